@@ -1,0 +1,35 @@
+"""asyncrl: simulators on other machines, driven from one asyncio loop over gRPC streams.
+
+Importing this package pulls in neither torch nor grpc; public names load on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that defines it. tests/unit/test_public_names.py keeps both lists equal.
+_HOMES = {
+    "AsyncRLError": "asyncrl.errors",
+    "EmbeddedServer": "asyncrl.client.embedded",
+    "Fleet": "asyncrl.client.fleet",
+    "RemoteVectorEnv": "asyncrl.vector",
+    "connect": "asyncrl.client.connecting",
+}
+
+__all__ = ["AsyncRLError", "EmbeddedServer", "Fleet", "RemoteVectorEnv", "connect"]  # noqa: F822
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'asyncrl' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,63 @@
+"""Env infos that travel: named arrays of numbers, a fixed shape per key, under a byte cap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from asyncrl.errors import RemoteProtocolError
+from asyncrl.wire import tensors
+from asyncrl.wire._generated import env_pb2 as pb
+
+# Over all columns, for a slot and a step.
+MAX_INFO_BYTES: Final = 4096
+
+
+@dataclass(slots=True)
+class InfoColumn:
+    """One key of the infos: `data` is `[N, *shape]`, its rows are `rows` `[N]` (u4, ascending slot indices)."""
+
+    key: str
+    rows: tensors.Array
+    data: tensors.Array
+
+
+def to_proto(columns: list[InfoColumn], num_slots: int) -> list[pb.InfoColumn]:
+    """Columns that cover every slot leave `rows` out."""
+    return [
+        pb.InfoColumn(
+            key=column.key,
+            dtype=tensors.code_of(column.data.dtype),
+            shape=column.data.shape[1:],
+            rows=b"" if len(column.rows) == num_slots else tensors.to_bytes(column.rows),
+            data=tensors.to_bytes(column.data),
+        )
+        for column in columns
+    ]
+
+
+def from_proto(messages: list[pb.InfoColumn], num_slots: int) -> list[InfoColumn]:
+    """Columns with writable data; sizes are checked against the cap before anything is read."""
+    columns = []
+    for message in messages:
+        rows = read_rows(message.rows, num_slots, f"rows of info {message.key!r}") if message.rows else None
+        count = num_slots if rows is None else len(rows)
+        dtype, shape = tensors.dtype_of(message.dtype), tuple(message.shape)
+        if math.prod(shape) * dtype.itemsize > MAX_INFO_BYTES:
+            raise RemoteProtocolError(f"info {message.key!r}: over {MAX_INFO_BYTES} bytes a slot")
+        data = tensors.from_bytes(message.data, dtype, (count, *shape), f"info {message.key!r}").copy()
+        columns.append(InfoColumn(message.key, np.arange(num_slots, dtype="<u4") if rows is None else rows, data))
+    return columns
+
+
+def read_rows(data: bytes, num_slots: int, what: str) -> tensors.Array:
+    """Row indices `[N]`: u4, strictly ascending, below `num_slots`."""
+    if len(data) % 4:
+        raise RemoteProtocolError(f"{what}: {len(data)} bytes are no u4 array")
+    rows = np.frombuffer(data, "<u4")
+    if rows.size and (int(rows[-1]) >= num_slots or not bool(np.all(rows[1:] > rows[:-1]))):
+        raise RemoteProtocolError(f"{what}: not strictly ascending below {num_slots}")
+    return rows

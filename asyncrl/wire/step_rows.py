@@ -1,0 +1,198 @@
+"""`StepRows`: what one reset, step or restore of a lane gave, as arrays; and its wire form.
+
+Invariants: decode(encode(rows)) == rows (test_step_rows_round_trip); rows with FIRST that end an
+episode, and only those, have a final observation (test_final_rows_follow_from_the_flags); no
+array is read before its length was checked against the spec (test_wrong_lengths_are_refused).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from asyncrl.errors import RemoteProtocolError
+from asyncrl.wire import infos as info_codec
+from asyncrl.wire import tensors
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.envelope import parse_body
+from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT
+from asyncrl.wire.frame_stack import StackDecoder, StackEncoder
+from asyncrl.wire.infos import InfoColumn
+from asyncrl.wire.spaces import Leaf, read_leaves
+from asyncrl.wire.spec import LaneSpec
+from asyncrl.wire.tensors import Array
+
+_U4 = np.dtype("<u4")
+_EMPTY_ROWS = np.zeros(0, _U4)
+
+
+@dataclass(slots=True)
+class EpisodeStats:
+    """Whole games that ended in these rows; `[E]` each."""
+
+    rows: Array  # u4, ascending
+    returns: Array  # f8
+    lengths: Array  # u4
+    times: Array  # f4, seconds
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """A slot that the lane created anew by itself."""
+
+    row: int
+    incarnation: int
+    code: str
+    text: str
+
+
+@dataclass(slots=True)
+class StepRows:
+    """B slots, R final rows. Arrays of a decoded object belong to the caller and are writable."""
+
+    obs: list[Array]  # per leaf [B, *shape]
+    rewards: Array  # f8 [B]
+    flags: Array  # u1 [B]
+    final_rows: Array = field(default_factory=lambda: _EMPTY_ROWS)  # u4 [R]
+    final_obs: list[Array] = field(default_factory=list)  # per leaf [R, *shape]; empty where R = 0
+    mask: Array | None = None  # b1 [B, mask_size]
+    final_mask: Array | None = None  # b1 [R, mask_size]
+    to_play: Array | None = None  # i4 [B]
+    stats: EpisodeStats | None = None
+    infos: list[InfoColumn] = field(default_factory=list)
+    final_infos: list[InfoColumn] = field(default_factory=list)
+    rebuilt: list[Rebuilt] = field(default_factory=list)
+    infos_dropped: int = 0
+    action_crc: int = 0
+
+
+def final_rows_of(flags: Array) -> Array:
+    """Rows (u4) that carry a final observation: an end and a new first observation in one row, not SOFT."""
+    return np.flatnonzero((flags & (FIRST | NO_TRANSITION | SOFT)) == FIRST).astype(_U4)
+
+
+def encode(rows: StepRows, spec: LaneSpec, stack: StackEncoder | None = None) -> bytes:
+    """The body of STEP_RESULT. `stack` is the lane's encoder where FRAME_STACK was agreed."""
+    message = pb.StepResult(
+        rewards=tensors.to_bytes(rows.rewards),
+        flags=tensors.to_bytes(rows.flags),
+        action_crc=rows.action_crc,
+        infos_dropped=rows.infos_dropped,
+    )
+    obs, final_obs = list(rows.obs), list(rows.final_obs)
+    if stack is not None and spec.stack_leaf is not None:
+        _encode_stack(rows, spec.stack_leaf, stack, obs, final_obs, message)
+    message.obs.extend(map(tensors.to_bytes, obs))
+    if len(rows.final_rows):
+        message.final_rows = tensors.to_bytes(rows.final_rows)
+        message.final_obs.extend(map(tensors.to_bytes, final_obs))
+    _encode_rare(rows, message)
+    return message.SerializeToString()
+
+
+def _encode_stack(
+    rows: StepRows, leaf: int, stack: StackEncoder, obs: list[Array], final_obs: list[Array], message: pb.StepResult
+) -> None:
+    if len(rows.final_rows):
+        final_obs[leaf] = stack.final(final_obs[leaf], rows.final_rows)
+    first = (rows.flags & (FIRST | SOFT)) == FIRST
+    obs[leaf], whole_rows = stack.encode(rows.obs[leaf], first)
+    if whole_rows.size:
+        message.stack_rows = tensors.to_bytes(whole_rows)
+        message.stack_obs = tensors.to_bytes(rows.obs[leaf][whole_rows])
+
+
+def _encode_rare(rows: StepRows, message: pb.StepResult) -> None:
+    """Fields that most steps leave empty."""
+    for name, array in (("mask", rows.mask), ("final_mask", rows.final_mask), ("to_play", rows.to_play)):
+        if array is not None:
+            setattr(message, name, tensors.to_bytes(array))
+    if rows.stats is not None:
+        message.stat_rows = tensors.to_bytes(rows.stats.rows)
+        message.stat_returns = tensors.to_bytes(rows.stats.returns)
+        message.stat_lengths = tensors.to_bytes(rows.stats.lengths)
+        message.stat_times = tensors.to_bytes(rows.stats.times)
+    if rows.infos:
+        message.infos.extend(info_codec.to_proto(rows.infos, len(rows.flags)))
+    if rows.final_infos:
+        message.final_infos.extend(info_codec.to_proto(rows.final_infos, len(rows.flags)))
+    for rebuilt in rows.rebuilt:
+        cause = pb.Error(code=pb.ErrorCode.Value(rebuilt.code), text=rebuilt.text, row=rebuilt.row)
+        message.rebuilt.append(pb.Rebuilt(row=rebuilt.row, incarnation=rebuilt.incarnation, cause=cause))
+
+
+def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | None = None) -> StepRows:
+    """The rows of a STEP_RESULT body; `stack` is the lane's decoder where FRAME_STACK was agreed."""
+    message = parse_body(pb.StepResult, body)
+    flags = tensors.from_bytes(message.flags, np.dtype("<u1"), (num_slots,), "flags").copy()
+    rewards = tensors.from_bytes(message.rewards, np.dtype("<f8"), (num_slots,), "rewards").copy()
+    final_rows = info_codec.read_rows(message.final_rows, num_slots, "final_rows")
+    if not np.array_equal(final_rows, final_rows_of(flags)):
+        raise RemoteProtocolError("final_rows are not the rows that the flags say")
+    leaves = spec.observation.leaves
+    if stack is None or spec.stack_leaf is None:
+        final_obs = _final_leaves(message, leaves, len(final_rows))
+        obs = [leaf.copy() for leaf in read_leaves(message.obs, leaves, num_slots, "obs")]
+    else:
+        obs, final_obs = _decode_stack(message, spec, num_slots, final_rows, stack)
+    rows = StepRows(obs, rewards, flags, final_rows, final_obs, action_crc=message.action_crc)
+    _decode_rare(message, rows, spec, num_slots)
+    return rows
+
+
+def _final_leaves(message: pb.StepResult, leaves: tuple[Leaf, ...], count: int) -> list[Array]:
+    if not count:
+        return []
+    return [leaf.copy() for leaf in read_leaves(message.final_obs, leaves, count, "final_obs")]
+
+
+def _decode_stack(
+    message: pb.StepResult, spec: LaneSpec, num_slots: int, final_rows: Array, stack: StackDecoder
+) -> tuple[list[Array], list[Array]]:
+    index = spec.stack_leaf
+    assert index is not None
+    whole = spec.observation.leaves[index]
+    single = Leaf(whole.path, whole.dtype, (1, *whole.shape[1:]))
+    leaves = tuple(single if number == index else leaf for number, leaf in enumerate(spec.observation.leaves))
+    # Finals continue the stacks of the row before: they come first. Their length tells whether they are whole.
+    count = len(final_rows)
+    finals_whole = count > 0 and sum(map(len, message.final_obs)) == count * spec.observation.nbytes
+    final_obs = _final_leaves(message, spec.observation.leaves if finals_whole else leaves, count)
+    if final_obs and not finals_whole:
+        final_obs[index] = stack.final(final_obs[index], final_rows)
+    obs = [leaf.copy() for leaf in read_leaves(message.obs, leaves, num_slots, "obs")]
+    whole_rows = info_codec.read_rows(message.stack_rows, num_slots, "stack_rows")
+    sent = tensors.from_bytes(message.stack_obs, whole.dtype, (len(whole_rows), *whole.shape), "stack_obs")
+    obs[index] = stack.decode(obs[index], whole_rows, sent)
+    return obs, final_obs
+
+
+def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slots: int) -> None:
+    width, finals = spec.mask_size, len(rows.final_rows)
+    boolean = np.dtype(np.bool_)
+    if message.mask:
+        rows.mask = tensors.from_bytes(message.mask, boolean, (num_slots, width), "mask").copy()
+    if message.final_mask:
+        rows.final_mask = tensors.from_bytes(message.final_mask, boolean, (finals, width), "final_mask").copy()
+    if message.to_play:
+        rows.to_play = tensors.from_bytes(message.to_play, np.dtype("<i4"), (num_slots,), "to_play").copy()
+    if message.stat_rows:
+        stat_rows = info_codec.read_rows(message.stat_rows, num_slots, "stat_rows")
+        shape = (len(stat_rows),)
+        rows.stats = EpisodeStats(
+            stat_rows,
+            tensors.from_bytes(message.stat_returns, np.dtype("<f8"), shape, "stat_returns").copy(),
+            tensors.from_bytes(message.stat_lengths, _U4, shape, "stat_lengths").copy(),
+            tensors.from_bytes(message.stat_times, np.dtype("<f4"), shape, "stat_times").copy(),
+        )
+    if message.infos:
+        rows.infos = info_codec.from_proto(list(message.infos), num_slots)
+    if message.final_infos:
+        rows.final_infos = info_codec.from_proto(list(message.final_infos), num_slots)
+    for rebuilt in message.rebuilt:
+        if rebuilt.row >= num_slots:
+            raise RemoteProtocolError(f"rebuilt names row {rebuilt.row} of {num_slots}")
+        code = pb.ErrorCode.Name(rebuilt.cause.code)
+        rows.rebuilt.append(Rebuilt(rebuilt.row, rebuilt.incarnation, code, rebuilt.cause.text))
+    rows.infos_dropped = message.infos_dropped

@@ -1,0 +1,58 @@
+"""The seam between a lane process and the environments it steps: `Host`, and what a client wants of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.requests import ResetRequest
+from asyncrl.wire.spec import LaneSpec
+from asyncrl.wire.step_rows import StepRows
+from asyncrl.wire.tensors import Array
+
+Progress = Callable[[int, int], None]  # environments built, of how many
+
+
+@dataclass(frozen=True)
+class LaneWish:
+    """What one Open asks for, after the alias and its kwargs were checked."""
+
+    env: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    num_slots: int = 1
+    fleet_slots: Sequence[int] = ()
+    incarnations: Sequence[int] = ()
+    run_seed: int = 0
+    autoreset: pb.Autoreset = pb.SAME_STEP
+    host: pb.Host = pb.HOST_UNSPECIFIED
+    per_slot_seeds: bool = False
+    masked_reset: bool = False
+    render: bool = False
+
+
+class Host(Protocol):
+    """B slots of one alias, stepped together. Arrays that it returns are read before its next call."""
+
+    spec: LaneSpec
+    kind: pb.Host
+    reason: str  # why this host and not the other, for people
+    autoreset: pb.Autoreset
+    per_slot_seeds: bool
+    masked_reset: bool
+    soft_ends: bool
+
+    def reset(self, request: ResetRequest) -> StepRows:
+        """First observations; rows outside the mask keep their state."""
+        ...
+
+    def step(self, action: list[Array]) -> StepRows:
+        """One step of every slot with checked actions; a Python exception costs its slot, never this call."""
+        ...
+
+    def render(self, rows: Sequence[int]) -> list[Array]:
+        """One u1 image `[height, width, channels]` per row."""
+        ...
+
+    def close(self) -> None: ...
