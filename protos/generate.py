@@ -1,8 +1,8 @@
 """Generates asyncrl/wire/_generated from env.proto; with --check compares instead and changes nothing.
 
-The generator is older than the protobuf that most environments have, on purpose: generated code runs on the protobuf it was
-generated for and on newer ones up to the next major version, never on an older one. So it sets the floor in pyproject.toml,
-and it needs an environment of its own, `.venv-proto`, made on first use.
+The generator is older than the protobuf that most environments have, on purpose: generated code runs on the protobuf
+it was generated for and on newer ones up to the next major version, never on an older one. So it sets the floor in
+pyproject.toml, and it needs an environment of its own, `.venv-proto`, made on first use.
 """
 
 from __future__ import annotations

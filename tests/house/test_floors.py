@@ -1,0 +1,36 @@
+"""The lowest versions that pyproject.toml allows are read as they are written."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from tests.house import floors
+
+
+def test_a_floor_becomes_a_pin_and_the_ceiling_goes() -> None:
+    found = floors.floors(["numpy>=1.26", "Proto_buf >= 6.33.5,<8", "uvloop>=0.21; sys_platform != 'win32'"])
+    assert found == {
+        "numpy": "numpy==1.26",
+        "proto-buf": "Proto_buf==6.33.5",
+        "uvloop": "uvloop==0.21; sys_platform != 'win32'",
+    }
+
+
+@pytest.mark.parametrize("requirement", ["rich", "rich<14", "rich==13.7"])
+def test_a_requirement_without_a_floor_is_an_error(requirement: str) -> None:
+    with pytest.raises(ValueError, match="no floor"):
+        floors.floors([requirement])
+
+
+def test_constraints_on_what_is_pinned_are_left_out() -> None:
+    text = "# comment\nNum_Py==2.4.6\npytest==9.2.0\n\nale-py==0.12.1\n"
+    assert floors.remaining(text, ["num-py", "ale-py"]) == "pytest==9.2.0"
+
+
+def test_every_base_dependency_of_the_project_has_a_floor_that_is_tested() -> None:
+    project = tomllib.loads((floors.ROOT / "pyproject.toml").read_text())["project"]
+    pinned = floors.floor_requirements(project)
+    assert len(pinned) == len(project["dependencies"]) + 3
+    assert pinned["protobuf"] == "protobuf==6.33.5"
