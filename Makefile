@@ -27,7 +27,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		test -n "$(PYTHON)" || { echo "asyncrl needs Python 3.11 or later: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
-		echo "making .venv (a few minutes the first time, about 2 GB on disk)..."; \
+		echo "making .venv (one to five minutes; 1.5 GB, or 5 GB with the CUDA build of torch)..."; \
 		$(PYTHON) -m venv .venv; \
 	else \
 		echo "bringing .venv up to date with pyproject.toml and constraints.txt..."; \
