@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 
 import pytest
@@ -34,3 +35,12 @@ def test_every_base_dependency_of_the_project_has_a_floor_that_is_tested() -> No
     pinned = floors.floor_requirements(project)
     assert len(pinned) == len(project["dependencies"]) + 3
     assert pinned["protobuf"] == "protobuf==6.33.5"
+
+
+def test_the_generated_code_runs_on_the_lowest_protobuf() -> None:
+    code = (floors.ROOT / "asyncrl/wire/_generated/env_pb2.py").read_text()
+    found = re.search(r"ValidateProtobufRuntimeVersion\(\s*[\w.]+,\s*(\d+),\s*(\d+),\s*(\d+),", code)
+    assert found is not None
+    project = tomllib.loads((floors.ROOT / "pyproject.toml").read_text())["project"]
+    floor = floors.floor_requirements(project)["protobuf"].partition("==")[2]
+    assert [int(number) for number in found.groups()] <= [int(number) for number in floor.split(".")]
