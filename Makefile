@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.asyncrl-setup
 FLOORS_STAMP := .venv-floors/.asyncrl-setup
 CODE = $(wildcard asyncrl envserver tests examples benchmarks protos)
-TYPED = $(wildcard asyncrl envserver tests examples benchmarks)
+TYPED = $(foreach folder,asyncrl envserver tests examples benchmarks,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder)))
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 FAST := -m "not slow and not nightly"
 
