@@ -1,0 +1,1 @@
+"""What the tests are made with: an environment that can be audited, the audit, faults, clocks, networks, processes."""
