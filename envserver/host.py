@@ -25,8 +25,8 @@ class LaneWish:
     fleet_slots: Sequence[int] = ()
     incarnations: Sequence[int] = ()
     run_seed: int = 0
-    autoreset: pb.Autoreset = pb.SAME_STEP
-    host: pb.Host = pb.HOST_UNSPECIFIED
+    autoreset: pb.Autoreset.ValueType = pb.SAME_STEP
+    host: pb.Host.ValueType = pb.HOST_UNSPECIFIED
     per_slot_seeds: bool = False
     masked_reset: bool = False
     render: bool = False
@@ -36,9 +36,9 @@ class Host(Protocol):
     """B slots of one alias, stepped together. Arrays that it returns are read before its next call."""
 
     spec: LaneSpec
-    kind: pb.Host
+    kind: pb.Host.ValueType
     reason: str  # why this host and not the other, for people
-    autoreset: pb.Autoreset
+    autoreset: pb.Autoreset.ValueType
     per_slot_seeds: bool
     masked_reset: bool
     soft_ends: bool

@@ -47,9 +47,12 @@ async def prepare(start: Start, request: pb.Open, timeout_s: float = PREPARE_S) 
     backend.on_message = on_message
     backend.exited.add_done_callback(on_exit)
     backend.send(PREPARE, 0, request.SerializeToString())
-    timer = asyncio.get_running_loop().call_later(
-        timeout_s, lambda: answer.done() or answer.set_exception(DeadlineExceeded(f"not built within {timeout_s:.0f} s"))
-    )
+
+    def on_timeout() -> None:
+        if not answer.done():
+            answer.set_exception(DeadlineExceeded(f"{request.env} was not built within {timeout_s:.0f} s"))
+
+    timer = asyncio.get_running_loop().call_later(timeout_s, on_timeout)
     try:
         return backend, await answer
     except BaseException:

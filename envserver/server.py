@@ -58,8 +58,8 @@ class GrpcStream:
 
     async def read(self) -> bytes | None:
         """The next frame. Cancellation breaks the RPC, which is why only its end is ever cancelled."""
-        data = await self._context.read()
-        return None if data is grpc.aio.EOF else data  # type: ignore[return-value]
+        data: object = await self._context.read()
+        return data if isinstance(data, bytes) else None  # grpc.aio.EOF is the only other thing
 
     async def abort(self, code: str, text: str) -> None:
         await self._context.abort(_STATUS.get(code, grpc.StatusCode.FAILED_PRECONDITION), f"{code}: {text}")
@@ -92,7 +92,7 @@ def _peer_is_gone(error: BaseException) -> bool:
     )
 
 
-def _handlers(core: EnvServer) -> grpc.GenericRpcHandler:
+def _handlers(core: EnvServer) -> grpc.GenericRpcHandler[bytes, bytes]:
     async def lane(_requests: object, context: Context) -> None:
         async with _opaque(context, "Lane"):
             await core.lane(GrpcStream(context))
@@ -170,7 +170,7 @@ async def serve(config: ServerConfig) -> int:
         maximum_concurrent_rpcs=config.max_streams + config.quotas.concurrent_rpcs,
     )
     server.add_generic_rpc_handlers((_handlers(core),))
-    status = health.aio.HealthServicer()
+    status = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     bound = listening.add_ports(server, config)
     try:

@@ -34,6 +34,7 @@ class _Record:
     """The crashes of one place; `bans` counts how often it was refused since it last behaved."""
 
     crashes: deque[float] = field(default_factory=deque)
+    last: float = 0.0
     banned_until: float = 0.0
     bans: int = 0
 
@@ -53,8 +54,9 @@ class Quarantine:
         if len(self._records) > MAX_REMEMBERED:
             self._records.popitem(last=False)
         now, budget = self._now(), self._budget
-        if record.crashes and now - record.crashes[-1] > budget.longest_ban_s + budget.window_s:
+        if now - record.last > budget.longest_ban_s + budget.window_s:
             record.bans = 0
+        record.last = now
         record.crashes.append(now)
         while now - record.crashes[0] > budget.window_s:
             record.crashes.popleft()

@@ -1,0 +1,338 @@
+"""The relay between an in-memory stream and an in-memory lane process; time passes by `tick` alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.envelope import FrameReader
+from asyncrl.wire.lane_table import LaneState
+from envserver import relay as relay_module
+from envserver.relay import LaneIdentity, Outbox, Relay, RelayLimits
+from tests.unit.envserver.memory_lane import MemoryBackend, MemoryClient, settle
+
+
+class Rig:
+    """One relay, its backend, and the streams that carried it."""
+
+    def __init__(self, group: asyncio.TaskGroup, resumable: bool = True, **limits: Any) -> None:
+        self.group = group
+        self.backend = MemoryBackend()
+        self.closed: list[str] = []
+        identity = LaneIdentity("run", 3, "", "toy", (0,), resumable)
+        self.relay = Relay(self.backend, identity, RelayLimits(**limits), "boot", lambda _, why: self.closed.append(why))
+        self.client = MemoryClient()
+        self.carriers: list[asyncio.Task[None]] = []
+
+    async def carry(self) -> None:
+        """Hand the client's present stream to the relay."""
+        reader = FrameReader()
+        first = reader.feed(await self.client.stream.to_server.get() or b"")
+        assert first is not None
+        self.carriers.append(self.group.create_task(self.relay.carry(self.client.stream, reader, first)))
+        await settle()
+
+    async def open(self) -> None:
+        self.client.open(resumable=self.relay.identity.resumable)
+        await self.carry()
+        assert [message.kind for message in self.client.pump()] == [pb.OPENED]
+
+    async def resume(self) -> None:
+        self.client.dial_again(epoch=3)
+        await self.carry()
+        self.client.pump()
+        await settle()
+
+    def end(self) -> None:
+        self.client.stream.to_server.put_nowait(None)
+
+
+Scenario = Callable[[Rig], Coroutine[Any, Any, None]]
+
+
+async def play(scenario: Scenario, **options: Any) -> Rig:
+    """Run a scenario on an opened lane; every stream is ended afterwards."""
+    async with asyncio.TaskGroup() as group:
+        rig = Rig(group, **options)
+        await rig.open()
+        await scenario(rig)
+        rig.end()
+        await settle()
+    return rig
+
+
+def kinds(rig: Rig) -> list[int]:
+    return [message.kind for message in rig.client.pump()]
+
+
+async def test_replies_go_through_in_order() -> None:
+    """Pipelined requests reach the process in order, and so do its replies the client."""
+
+    async def scenario(rig: Rig) -> None:
+        for _ in range(4):
+            rig.client.step()
+        await settle()
+        assert [seq for _, seq, _ in rig.backend.requests] == [1, 2, 3, 4, 5]
+        for _ in range(4):
+            rig.backend.answer()
+        await settle()
+        assert [message.seq for message in rig.client.pump()] == [2, 3, 4, 5]
+
+    await play(scenario)
+
+
+async def test_resume_loses_and_repeats_nothing() -> None:
+    """Replies made while no stream was there arrive after the resume; each exactly once."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.client.step()
+        rig.client.step()
+        await settle()
+        rig.backend.answer()
+        await settle()  # written to a stream that nobody reads any more
+        rig.client.hang_up()
+        await settle()
+        rig.backend.answer()
+        rig.client.step()  # queued while detached
+        await rig.resume()
+        assert [seq for _, seq, _ in rig.backend.requests] == [1, 2, 3, 4]
+        rig.backend.answer()
+        await settle()
+        rig.client.pump()
+        replies = [message.seq for message in rig.client.delivered if message.kind == pb.STEP_RESULT]
+        assert replies == [2, 3, 4]
+
+    rig = await play(scenario)
+    assert rig.client.lane.state is LaneState.LIVE
+
+
+async def test_held_replies_come_before_lane_lost() -> None:
+    """A reply that the process gave before it died is delivered, then LANE_LOST with its cause and last words."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.client.step()
+        await settle()
+        rig.client.hang_up()
+        await settle()
+        rig.backend.answer()
+        rig.backend.die("crash(SIGSEGV)")
+        await settle()
+        assert rig.closed == ["crash(SIGSEGV)"]
+        await rig.resume()
+        assert [message.kind for message in rig.client.delivered[-3:]] == [pb.RESUMED, pb.STEP_RESULT, pb.ERROR]
+        error = pb.Error.FromString(rig.client.delivered[-1].body)
+        assert (error.code, error.cause) == (pb.LANE_LOST, "crash(SIGSEGV)")
+        assert "the last words" in error.text
+
+    rig = await play(scenario)
+    assert rig.closed == ["crash(SIGSEGV)"]
+
+
+async def test_a_new_stream_takes_the_lane_from_the_old_one() -> None:
+    """A client that dials again before the server noticed the break gets its lane; the old stream ends."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.client.lane.stream_broke()
+        await rig.resume()
+        await settle()
+        assert rig.carriers[0].cancelled() and not rig.carriers[1].done()
+        rig.client.step()
+        await settle()
+        rig.backend.answer()
+        await settle()
+        assert kinds(rig) == [pb.STEP_RESULT]
+
+    await play(scenario)
+
+
+@pytest.mark.parametrize("end", ["bye", "eof", "bye from the server", "fence", "garbage", "protocol error"])
+async def test_every_end_gives_the_process_back(end: str) -> None:
+    """However a lane that cannot be resumed ends, its process is told to go and its slots are given back once."""
+
+    async def scenario(rig: Rig) -> None:
+        if end == "bye":
+            rig.client.send(rig.client.lane.control(pb.BYE))
+        elif end == "eof":
+            rig.end()
+        elif end == "bye from the server":
+            rig.relay.bye("drained")
+        elif end == "fence":
+            rig.relay.fence(4)
+        elif end == "garbage":
+            rig.client.send([b"\xff\xff\xff"])
+        else:
+            rig.client.send([pb.Frame(seq=99, kind=pb.STEP, ack=1).SerializeToString()])
+        await settle()
+
+    rig = await play(scenario, resumable=False)
+    assert rig.backend.closed and rig.relay.closed
+    assert len(rig.closed) == 1
+
+
+async def test_garbage_breaks_the_stream_but_not_a_resumable_lane() -> None:
+    """Damage in transit ends the stream with BAD_FRAME; the lane waits for a resume."""
+
+    async def scenario(rig: Rig) -> None:
+        stream = rig.client.stream
+        rig.client.send([b"\xff\xff\xff"])
+        await settle()
+        assert stream.aborted is not None and stream.aborted[0] == "BAD_FRAME"
+        rig.client.lane.stream_broke()
+        await rig.resume()
+        rig.client.step()
+        await settle()
+        rig.backend.answer()
+        await settle()
+        assert kinds(rig) == [pb.STEP_RESULT]
+
+    await play(scenario)
+
+
+async def test_a_protocol_error_is_told_and_ends_the_lane() -> None:
+    """An illegal request is answered with one typed ERROR, even on a lane that could be resumed."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.client.send([pb.Frame(seq=7, kind=pb.STEP, ack=1).SerializeToString()])
+        await settle()
+        (message,) = rig.client.pump()
+        assert pb.Error.FromString(message.body).code == pb.BAD_FRAME
+
+    rig = await play(scenario)
+    assert rig.relay.closed
+
+
+async def test_a_hang_is_dumped_killed_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No reply within the deadline of the head of line: stacks, kill, LANE_LOST(hang)."""
+    monkeypatch.setattr(relay_module, "DUMP_S", 0.0)
+
+    async def scenario(rig: Rig) -> None:
+        _, frames = rig.client.lane.request(pb.STEP, b"", deadline_ms=5000)
+        rig.client.send(frames)
+        await settle()
+        now = asyncio.get_running_loop().time()
+        rig.relay.tick(now + 4.9)
+        assert not rig.backend.dumped
+        rig.relay.tick(now + 5.1)
+        await asyncio.sleep(0.01)
+        assert rig.backend.dumped
+        error = pb.Error.FromString(rig.client.pump()[-1].body)
+        assert (error.code, error.cause) == (pb.LANE_LOST, "hang")
+
+    rig = await play(scenario, lease_s=100.0)
+    assert rig.closed == ["hang"]
+
+
+async def test_a_later_request_waits_for_its_turn() -> None:
+    """The deadline runs from head of line: time spent behind another request does not count."""
+
+    async def scenario(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+        for deadline_ms in (60_000, 5_000):
+            _, frames = rig.client.lane.request(pb.STEP, b"", deadline_ms)
+            rig.client.send(frames)
+        await settle()
+        rig.relay.tick(loop.time() + 50)
+        assert not rig.backend.dumped
+        rig.backend.answer()
+        rig.relay.tick(loop.time() + 4)
+        assert not rig.backend.dumped
+        rig.relay.tick(loop.time() + 6)
+        assert rig.backend.dumped
+
+    await play(scenario, lease_s=1000.0)
+
+
+async def test_a_silent_client_loses_its_stream_and_then_its_lane() -> None:
+    """Silence past the lease breaks the stream; the lane goes when the resume window is over."""
+
+    async def scenario(rig: Rig) -> None:
+        now = asyncio.get_running_loop().time()
+        rig.relay.tick(now + 9)
+        assert rig.relay.attached
+        rig.relay.tick(now + 11)
+        await settle()
+        assert not rig.relay.attached and not rig.relay.closed
+        rig.relay.tick(asyncio.get_running_loop().time() + 29)
+        assert not rig.relay.closed
+        rig.relay.tick(asyncio.get_running_loop().time() + 31)
+        assert rig.relay.closed and rig.backend.closed
+
+    await play(scenario)
+
+
+async def test_ping_is_answered_with_progress() -> None:
+    """PONG carries the nonce and how far the lane has come."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.client.step()
+        await settle()
+        rig.backend.answer()
+        rig.client.send(rig.client.lane.control(pb.PING, pb.Ping(nonce=77).SerializeToString()))
+        await settle()
+        pong = pb.Pong.FromString(rig.client.pump()[-1].body)
+        assert (pong.nonce, pong.executed) == (77, 2)
+
+    await play(scenario)
+
+
+async def test_a_resume_needs_token_and_epoch() -> None:
+    """A wrong token or an older learner_epoch does not get the lane."""
+
+    async def scenario(rig: Rig) -> None:
+        token = rig.client.lane._token
+        assert rig.relay.resume_refused(pb.Resume(token=b"guess", learner_epoch=3)) is not None
+        refused = rig.relay.resume_refused(pb.Resume(token=token, learner_epoch=2))
+        assert refused is not None and refused[0] == "FENCED"
+        assert rig.relay.resume_refused(pb.Resume(token=token, learner_epoch=3)) is None
+
+    await play(scenario)
+
+
+async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outbox is bounded: a flood of PINGs from a client that reads nothing ends its stream."""
+    monkeypatch.setattr(relay_module, "MAX_OUTBOX", 16)
+    never = asyncio.Event()
+
+    async def stuck(_frame: bytes) -> None:
+        await never.wait()
+
+    async with asyncio.TaskGroup() as group:
+        rig = Rig(group)
+        rig.client.stream.write = stuck  # type: ignore[method-assign]
+        rig.client.open()
+        await rig.carry()
+        ping = pb.Frame(kind=pb.PING, body=pb.Ping(nonce=1).SerializeToString(), ack=0).SerializeToString()
+        rig.client.send([ping] * 40)
+        await settle(100)
+        assert not rig.relay.attached
+    assert rig.carriers[0].cancelled()
+
+
+async def test_a_reply_out_of_turn_kills_the_process() -> None:
+    """A lane process that answers what was not asked is broken: it is killed, nothing of it is forwarded."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.backend.on_message(pb.STEP_RESULT, 9, b"")
+        await settle()
+        assert [message.kind for message in rig.client.pump()] == [pb.ERROR]
+
+    rig = await play(scenario)
+    assert rig.closed == ["crash(SIGKILL)"]
+
+
+async def test_outbox_writes_what_waits_before_it_closes() -> None:
+    """`close` lets the frames that are waiting out."""
+    outbox, written = Outbox(), list[bytes]()
+
+    async def write(frame: bytes) -> None:
+        await asyncio.sleep(0)
+        written.append(frame)
+
+    outbox.put([b"a", b"b"])
+    outbox.close()
+    await outbox.drain_to(write)
+    assert written == [b"a", b"b"]
