@@ -8,6 +8,7 @@ answered when a stream broke is sent again, and only that (test_resume_sends_exa
 from __future__ import annotations
 
 from collections import deque
+
 from asyncrl.errors import LocalProtocolError, RemoteProtocolError
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
@@ -106,7 +107,7 @@ class ClientLane:
         """What the server has not received, again. Call it on RESUMED, before anything else is sent."""
         if not self.received <= resumed.received <= self._last_seq:
             raise RemoteProtocolError(
-                f"RESUMED says {resumed.received} requests arrived; {self.received} were answered, {self._last_seq} made"
+                f"RESUMED: {resumed.received} requests arrived, but {self.received} were answered and {self._last_seq} made"
             )
         frames: list[bytes] = []
         for message in self._unanswered:
@@ -142,4 +143,3 @@ class ClientLane:
         self.lane_id = opened.lane_id
         self._token = opened.token
         self.resumable = opened.resume_window_ms > 0
-

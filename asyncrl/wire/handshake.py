@@ -25,7 +25,7 @@ def skew(peer: pb.Version, peer_is: str) -> str | None:
     return f"the {peer_is} speaks protocol {peer.major}.{peer.minor}, this side {MAJOR}.{MINOR}: upgrade the {older}"
 
 
-def common(ours: Iterable[int], theirs: Iterable[int]) -> list[pb.Feature]:
+def common(ours: Iterable[int], theirs: Iterable[int]) -> list[pb.Feature.ValueType]:
     """Features that both sides know, ascending; unknown bits of a newer minor version fall away."""
     known = set(pb.Feature.values())
     return [pb.Feature.ValueType(bit) for bit in sorted(set(ours) & set(theirs) & known) if bit]

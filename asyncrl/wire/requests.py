@@ -117,7 +117,7 @@ def _wrong_rows(array: Array, node: Node) -> Array | None:
         wrong = np.isnan(array)
     else:
         return None
-    return np.asarray(wrong).reshape(len(array), -1).any(axis=1)
+    return np.asarray(np.asarray(wrong).reshape(len(array), -1).any(axis=1))
 
 
 def _range_of(node: Node) -> str:

@@ -20,7 +20,7 @@ from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire import tensors
 from asyncrl.wire._generated import env_pb2 as pb
 
-NodeKind = pb.NodeKind
+NodeKind = pb.NodeKind.ValueType
 _CONTAINERS = (pb.DICT, pb.TUPLE)
 MAX_NODES = 1024
 
@@ -43,7 +43,7 @@ class Leaf:
 class Node:
     """One node of a space; fields beyond `kind`, `parent`, `key` matter only to the kinds that name them."""
 
-    kind: NodeKind
+    kind: pb.NodeKind.ValueType
     parent: int = -1
     key: str = ""
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))

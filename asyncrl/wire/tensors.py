@@ -34,7 +34,7 @@ _TABLE: dict[int, np.dtype[Any]] = {
     pb.F4: np.dtype("<f4"),
     pb.F8: np.dtype("<f8"),
 }
-_CODES: dict[np.dtype[Any], pb.DType] = {d: pb.DType.ValueType(c) for c, d in _TABLE.items() if c != pb.BF16}
+_CODES: dict[np.dtype[Any], pb.DType.ValueType] = {d: pb.DType.ValueType(c) for c, d in _TABLE.items() if c != pb.BF16}
 
 
 def dtype_of(code: int) -> np.dtype[Any]:
@@ -45,7 +45,7 @@ def dtype_of(code: int) -> np.dtype[Any]:
         raise RemoteProtocolError(f"unknown dtype code {code}") from None
 
 
-def code_of(dtype: npt.DTypeLike) -> pb.DType:
+def code_of(dtype: npt.DTypeLike) -> pb.DType.ValueType:
     """The wire DType of a NumPy dtype."""
     found = _CODES.get(np.dtype(dtype).newbyteorder("<"))
     if found is None:
