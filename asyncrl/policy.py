@@ -1,0 +1,35 @@
+"""What acting asks of a policy: `Policy.act`, one forward over the rows of one or many lanes.
+
+The protocol knows arrays only, so that the loop side needs no torch; whoever implements it decides where the
+forward runs. `act` is called from one thread at a time, the inference thread of the act batcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from asyncrl.wire.tensors import Array
+
+
+class Acted(NamedTuple):
+    """What one forward gave for N rows. Behaviour quantities are those of this forward, never recomputed later."""
+
+    action: Sequence[Array]  # per action leaf [N, *shape]
+    log_prob: Array  # f4 [N]: log μ(a)
+    value: Array  # f4 [N]
+    version: int  # policy version of the weights that acted
+    carry: Sequence[Array] = ()  # per carry leaf [N, *shape]; () for a feed-forward policy
+
+
+class Policy(Protocol):
+    """Maps observations to actions."""
+
+    def act(self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array]) -> Acted:
+        """One action per row.
+
+        `obs`: per leaf [N, *shape], read-only to the policy and valid during the call alone. `mask`: b1 [N, mask_size]
+        of allowed actions, None for all. `first`: b1 [N], rows that begin an episode (their carry is to be ignored).
+        `carry`: as the previous `Acted.carry` of the same rows.
+        """
+        ...
