@@ -1,0 +1,50 @@
+"""The mutation operators on small sources: what changes, and what is left alone."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.mutants.operators import mutants_of
+
+
+def afters(source: str) -> set[str]:
+    """The changed lines of every mutant."""
+    return {mutant.after for mutant in mutants_of(source)}
+
+
+def test_each_operator_makes_its_mutant() -> None:
+    """One source per operator, and the one line that it must become."""
+    table = {
+        "x = a < b": "x = a <= b",
+        "x = a is None": "x = a is not None",
+        "x = a + b": "x = a - b",
+        "x = a and b": "x = a or b",
+        "x = not a": "x = not not a",
+        "x = True": "x = False",
+        "x = 3": "x = 4",
+        "x += y": "x -= y",
+        "f(x)": "None",
+        "def f():\n    return x": "return None",
+        "if a:\n    b = c": "if False:",
+    }
+    for source, expected in table.items():
+        assert expected in afters(source), source
+
+
+def test_texts_logs_and_spans_are_left_alone() -> None:
+    """Nothing hangs on these lines, so a mutant of them would say nothing about the tests."""
+    for source in ("log.info('x', 1)", "raise ValueError(1 + 2)", "PATIENCE_S = 3", "import os", "x: int", '"""doc"""'):
+        assert afters(source) == set(), source
+
+
+def test_every_mutant_differs_and_parses() -> None:
+    """On a real module: each mutant is another program, and one that Python accepts."""
+    from asyncrl.wire import server_lane
+
+    with open(server_lane.__file__) as file:
+        source = file.read()
+    made = mutants_of(source)
+    clean = ast.unparse(ast.parse(source))
+    assert len(made) > 40
+    assert all(mutant.source != clean and ast.parse(mutant.source) for mutant in made)
+    assert len({mutant.source for mutant in made}) > 0.95 * len(made)
