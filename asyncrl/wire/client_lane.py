@@ -107,7 +107,7 @@ class ClientLane:
         """What the server has not received, again. Call it on RESUMED, before anything else is sent."""
         if not self.received <= resumed.received <= self._last_seq:
             raise RemoteProtocolError(
-                f"RESUMED: {resumed.received} requests arrived, but {self.received} were answered and {self._last_seq} made"
+                f"RESUMED: {resumed.received} arrived, {self.received} were answered, {self._last_seq} made"
             )
         frames: list[bytes] = []
         for message in self._unanswered:
