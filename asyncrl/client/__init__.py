@@ -1,0 +1,1 @@
+"""The training side: lanes, fleets, and the only importers of gRPC there."""

@@ -1,0 +1,443 @@
+"""One lane, over as many streams as it takes: requests out, checked rows in, deadlines, heartbeat, resume.
+
+The lane protocol itself is `wire.client_lane`; this is the shell that gives it streams and time.
+
+Invariants: rows reach the owner once, in order and checked (test_rows_arrive_once_and_in_order); a resumed stream
+loses nothing and repeats nothing (test_resume_loses_and_repeats_nothing); whatever ends a lane becomes one typed error,
+raised by `run` (test_every_end_is_one_typed_error); rows of a replacement lane close the episodes that ran before
+(test_first_rows_cut_what_was_running).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from asyncrl.client.backoff import Backoff
+from asyncrl.client.lane_stream import LaneStream, WireCounters
+from asyncrl.client.refusals import CALLERS_FAULT, as_loss, lane_lost, refusal
+from asyncrl.client.seams import Clock, Rng
+from asyncrl.client.server_link import ServerLink
+from asyncrl.client.timing import Heartbeat, LaneTimers, Verdict
+from asyncrl.errors import (
+    AsyncRLError,
+    ConnectionFailed,
+    ConnectionLost,
+    LaneLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServerRefused,
+)
+from asyncrl.wire import handshake, requests, step_rows
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.client_lane import ClientLane
+from asyncrl.wire.envelope import SMALL_BODY_BYTES, Message, parse_body
+from asyncrl.wire.flags import CUT, RowState, RowTracker
+from asyncrl.wire.frame_stack import StackDecoder
+from asyncrl.wire.infos import MAX_INFO_BYTES
+from asyncrl.wire.lane_table import LaneState
+from asyncrl.wire.requests import ResetRequest
+from asyncrl.wire.spec import LaneSpec
+from asyncrl.wire.step_rows import StepRows
+from asyncrl.wire.tensors import Array
+
+TICK_S: Final = 0.25
+# A tick that comes later than this was held up by our own loop.
+LATE_S: Final = 0.25
+# Streams in a row that bring a damaged frame and nothing else, before the lane is given up.
+MAX_DAMAGED: Final = 3
+RENDER_BYTES: Final = 64 * 1024 * 1024
+
+FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS)
+
+
+class LaneOwner(Protocol):
+    """What a lane tells, on the loop. Only `lane_opened` may raise, which gives the lane up."""
+
+    def lane_opened(self, opened: pb.Opened, spec: LaneSpec) -> None: ...
+
+    def rows_arrived(self, rows: StepRows, episode: Array, t: Array) -> None:
+        """`episode`, `t` `[B]` number the transitions that the rows carry."""
+        ...
+
+    def request_refused(self, error: ServerRefused) -> None:
+        """A RESET or STEP was the caller's mistake; nothing was executed."""
+        ...
+
+    def lane_resumed(self, cause: str) -> None: ...
+
+    def lane_event(self, event: pb.Event) -> None: ...
+
+
+@dataclass
+class LaneContext:
+    """What all lanes of a fleet share."""
+
+    clock: Clock
+    rng: Rng
+    timers: LaneTimers = field(default_factory=LaneTimers)
+    counters: WireCounters = field(default_factory=WireCounters)
+    duplicates: int = 0
+    loop_lag_s: float = 0.0
+    loop_lag_max_s: float = 0.0
+
+
+class _Pending(NamedTuple):
+    """A request whose reply is due."""
+
+    kind: int
+    deadline_s: float
+    action_crc: int | None = None
+    waiter: asyncio.Future[bytes] | None = None
+
+
+class LaneClient:
+    """`run` carries it; until `run` returns or raises, `step`, `reset` and `ask` send requests and the owner hears of
+    the rows. `tracker` may have seen rows of an earlier lane of the same slots."""
+
+    def __init__(
+        self, link: ServerLink, request: pb.Open, owner: LaneOwner, context: LaneContext, tracker: RowTracker
+    ) -> None:
+        self.num_slots = len(request.fleet_slots)
+        self.opened: pb.Opened | None = None
+        self.spec: LaneSpec | None = None
+        self.unanswered = 0  # after `run`: requests whose replies never came
+        self._link = link
+        self._owner = owner
+        self._context = context
+        self._tracker = tracker
+        self._learner_epoch = request.learner_epoch
+        self._clock = context.clock
+        self._now = context.clock.now
+        self._timers = context.timers
+        self._backoff = Backoff(context.rng)
+        self._protocol = ClientLane(link.connector.with_crc)
+        self._pending: deque[_Pending] = deque()
+        self._unsent: list[bytes] = []  # before the first stream
+        self._head_since = self._now()
+        self._stream: LaneStream | None = None
+        self._beat = self._new_beat()
+        self._stack: StackDecoder | None = None
+        self._body_limit = SMALL_BODY_BYTES
+        self._fresh = True  # no rows of this lane yet
+        self._error: AsyncRLError | None = None
+        self._leaving = False
+        self._woken = asyncio.Event()
+        self._broke_at: float | None = None
+        self._break_cause = ""
+        self._damaged = 0
+        self._tick_due = self._now() + TICK_S
+        self._request(_Pending(pb.OPEN, self._timers.open_s), request.SerializeToString())
+
+    # ------------------------------------------------------------------ requests
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    @property
+    def can_request(self) -> bool:
+        return not self._leaving and self._error is None and self._protocol.can_request
+
+    def reset(self, request: ResetRequest) -> None:
+        """Ask for first observations. May be called once before Opened: both then travel together."""
+        self._request(_Pending(pb.RESET, self._timers.reset_s), requests.encode_reset(request))
+
+    def step(self, action: Sequence[Array]) -> None:
+        """Send one action array `[B, *shape]` per leaf; the rows come to the owner."""
+        if self.spec is None:
+            raise LocalProtocolError("a lane that has not opened yet cannot be stepped")
+        body, crc = requests.encode_step(action, self.spec.action.leaves, self.num_slots)
+        self._request(_Pending(pb.STEP, self._timers.step_s, crc), body)
+
+    async def ask(self, kind: int, body: bytes) -> bytes:
+        """A request of any other kind, and the body of its reply.
+
+        Raises ServerRefused, or LaneLost with the lane. Cancellation leaves the request to be executed; its reply is
+        dropped.
+        """
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if kind == pb.RENDER and self._stream is not None:
+            self._stream.reader.limit = self._body_limit = max(self._body_limit, RENDER_BYTES)
+        self._request(_Pending(kind, self._timers.other_s, waiter=waiter), body)
+        return await waiter
+
+    def _request(self, pending: _Pending, body: bytes) -> None:
+        _, frames = self._protocol.request(pending.kind, body, int(pending.deadline_s * 1000))
+        now = self._now()
+        if not self._pending:
+            self._head_since = now
+        self._pending.append(pending)
+        if self._stream is None:
+            self._unsent += frames  # none, if the lane is detached: they are sent again after RESUMED
+        elif frames:
+            self._stream.send(frames)
+            self._beat.sent_at = now
+
+    # ------------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Open the lane and carry it until it ends. Returns after `leave()`; raises what ended the lane otherwise.
+
+        Raises LaneLost once the lane was open; before that ConnectionFailed, ServerRefused, SpecMismatch or
+        RemoteProtocolError. Cancellation drops the stream without BYE and leaves no task behind.
+        """
+        self._timer = self._clock.call_later(TICK_S, self._tick)
+        try:
+            await self._over_stream(self._unsent)
+            while self._protocol.state is LaneState.DETACHED and self._error is None and not self._leaving:
+                await self._reattach()
+        finally:
+            self._leaving = True
+            self._timer.cancel()
+            self._fail_waiters()
+        if self._error is not None:
+            raise self._error
+
+    def leave(self, loss: AsyncRLError | None = None) -> None:
+        """End the lane by BYE; `run` then returns, or raises `loss`. Idempotent."""
+        if self._leaving:
+            return
+        self._leaving = True
+        self._error = self._error or loss
+        self._woken.set()
+        stream = self._stream
+        if stream is None:
+            return
+        if self._protocol.state in (LaneState.OPENING, LaneState.LIVE, LaneState.RESUMING):
+            stream.send(self._protocol.control(pb.BYE))
+            stream.finish()
+            self._clock.call_later(self._timers.close_s, stream.stop)
+        else:
+            stream.stop()
+
+    def _fail_waiters(self) -> None:
+        self.unanswered = len(self._pending)
+        gone = self._error or lane_lost("closed", "the lane was closed")
+        for pending in self._pending:
+            if pending.waiter is not None and not pending.waiter.done():
+                pending.waiter.set_exception(gone)
+        self._pending.clear()
+
+    async def _over_stream(self, first: list[bytes]) -> None:
+        """Dial, send `first`, carry the stream to its end, and draw the consequences."""
+        try:
+            transport = await self._link.open_stream(self._timers.dial_s)
+        except ConnectionFailed as error:
+            self._broke(error)
+            return
+        self._stream = LaneStream(transport, self._link.connector.with_crc, self._take, self._context.counters)
+        self._stream.reader.limit = self._body_limit
+        self._beat = self._new_beat()
+        self._head_since = self._now()
+        self._stream.send(first)
+        if self._leaving:
+            self._stream.stop()
+        try:
+            await self._stream.carry()
+        finally:
+            fault, self._stream = self._stream.fault, None
+        if not self._leaving and self._protocol.state is not LaneState.CLOSED:
+            self._broke(fault or ConnectionLost(f"{self._link.address}: the stream ended without BYE"))
+
+    def _broke(self, fault: AsyncRLError) -> None:
+        """The stream is gone and the lane did not ask for it."""
+        self._link.doubt()
+        self._protocol.stream_broke()
+        if self._broke_at is None:
+            self._broke_at = self._now()
+            self._break_cause = self._break_cause or "server_lost"
+        if isinstance(fault, RemoteProtocolError):
+            self._break_cause = "bad_frame"
+            self._damaged += 1
+            if self._damaged >= MAX_DAMAGED or fault.code != "BAD_FRAME":
+                self._protocol.state = LaneState.CLOSED  # asking again would bring the same
+        if self._protocol.state is not LaneState.DETACHED:
+            self._error = self._typed(fault)
+
+    def _typed(self, fault: AsyncRLError) -> AsyncRLError:
+        """What `run` raises for `fault`."""
+        if self.opened is None or isinstance(fault, LaneLost):
+            return fault
+        if isinstance(fault, ServerRefused):
+            return as_loss(fault)
+        cause = "protocol" if isinstance(fault, RemoteProtocolError) else ""
+        lost = lane_lost(self._break_cause or cause or "server_lost", f"{self._link.address}: {fault}")
+        lost.__cause__ = fault
+        return lost
+
+    async def _reattach(self) -> None:
+        """One attempt to resume, after its turn has come."""
+        assert self.opened is not None
+        assert self._broke_at is not None
+        window_s = self.opened.resume_window_ms / 1000
+        if self._backoff.failures:
+            await self._pause(self._backoff.next_s())
+        else:
+            self._backoff.next_s()
+        if self._now() - self._broke_at > window_s:
+            self._error = lane_lost(
+                self._break_cause, f"{self._link.address}: not reachable within its resume window of {window_s:g} s"
+            )
+            return
+        try:
+            reply = await self._link.describe()
+        except (ConnectionFailed, ServerRefused):
+            return
+        if reply.boot_id != self.opened.boot_id:
+            self._error = lane_lost("server_lost", f"{self._link.address}: the server has been restarted")
+        elif not self._leaving:
+            await self._over_stream(self._protocol.resume(self._learner_epoch))
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, unless `leave` is called."""
+        timer = self._clock.call_later(seconds, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+        if not self._leaving:
+            self._woken.clear()
+
+    # ------------------------------------------------------------------ replies
+
+    def _take(self, message: Message) -> None:
+        if self._leaving:
+            return
+        now = self._now()
+        self._beat.heard_at = now
+        try:
+            delivered = self._protocol.receive(message)
+            if delivered is None:
+                self._context.duplicates += 1
+            elif delivered.kind == pb.STEP_RESULT:
+                self._take_rows(delivered, now)
+            elif delivered.seq:
+                self._take_reply(delivered, now)
+            else:
+                self._take_control(delivered, now)
+        except AsyncRLError as error:
+            self.leave(self._typed(error))
+
+    def _answered(self, now: float) -> _Pending:
+        self._head_since = now
+        self._damaged = 0
+        return self._pending.popleft()
+
+    def _take_rows(self, message: Message, now: float) -> None:
+        pending = self._answered(now)
+        if self.spec is None:
+            raise RemoteProtocolError("rows before OPENED")
+        rows = step_rows.decode(message.body, self.spec, self.num_slots, self._stack)
+        if pending.action_crc is not None and rows.action_crc != pending.action_crc:
+            raise RemoteProtocolError("these rows answer another action than the one that was sent")
+        tracker = self._tracker
+        episode, t = tracker.episode.copy(), tracker.t.copy()
+        if self._fresh:
+            RowTracker(self.num_slots).advance(rows.flags)
+            rows.flags[tracker.state == RowState.RUNNING] |= CUT
+            self._fresh = False
+        tracker.advance(rows.flags)
+        self._owner.rows_arrived(rows, episode, t)
+
+    def _take_reply(self, message: Message, now: float) -> None:
+        pending = self._answered(now)
+        if message.kind == pb.OPENED:
+            self._take_opened(parse_body(pb.Opened, message.body))
+        elif message.kind == pb.ERROR:
+            self._take_error(refusal(parse_body(pb.Error, message.body)), pending)
+        elif pending.waiter is not None and not pending.waiter.done():
+            pending.waiter.set_result(message.body)
+
+    def _take_error(self, error: ServerRefused, pending: _Pending) -> None:
+        if self.opened is None or isinstance(error, LaneLost):
+            raise error
+        if pending.waiter is not None:
+            if not pending.waiter.done():
+                pending.waiter.set_exception(error)
+        elif error.code in CALLERS_FAULT:
+            self._owner.request_refused(error)
+        else:
+            raise error
+
+    def _take_opened(self, opened: pb.Opened) -> None:
+        skew = handshake.skew(opened.protocol, "server")
+        if skew is not None:
+            raise ServerRefused("VERSION_SKEW", f"{self._link.address}: {skew}")
+        spec = LaneSpec.from_proto(opened.spec)
+        self._owner.lane_opened(opened, spec)
+        leaves = spec.observation.leaves
+        if pb.FRAME_STACK in opened.features and spec.stack_leaf is not None:
+            leaf = leaves[spec.stack_leaf]
+            self._stack = StackDecoder(self.num_slots, leaf.shape[0], leaf.shape[1:], leaf.dtype)
+        # Observation, final observation and, after a reset, whole stacks; masks and infos beside them.
+        row_bytes = 3 * spec.observation.nbytes + 2 * spec.mask_size + 2 * MAX_INFO_BYTES + 64
+        self._body_limit = SMALL_BODY_BYTES + self.num_slots * row_bytes
+        if self._stream is not None:
+            self._stream.reader.limit = self._body_limit
+        self.opened, self.spec = opened, spec
+
+    def _take_control(self, message: Message, now: float) -> None:
+        if message.kind == pb.ERROR:
+            raise refusal(parse_body(pb.Error, message.body))
+        if message.kind == pb.BYE:
+            reason = parse_body(pb.Bye, message.body).reason
+            raise lane_lost("server_closed", f"{self._link.address}: the server said bye: {reason}")
+        if message.kind == pb.EVENT:
+            event = parse_body(pb.Event, message.body)
+            if event.kind == pb.BUILDING:
+                self._head_since = now
+            self._owner.lane_event(event)
+        elif message.kind == pb.RESUMED:
+            assert self._stream is not None
+            self._stream.send(self._protocol.frames_after_resume(parse_body(pb.Resumed, message.body)))
+            self._head_since = now
+            self._backoff.reset()
+            cause, self._broke_at, self._break_cause = self._break_cause, None, ""
+            self._owner.lane_resumed(cause)
+
+    # ------------------------------------------------------------------ time
+
+    def _new_beat(self) -> Heartbeat:
+        limit_s = self._timers.pong_limit_s(self._link.address)
+        return Heartbeat(self._now(), self._timers.ping_every_s, limit_s)
+
+    def _tick(self) -> None:
+        now = self._now()
+        late_s = now - self._tick_due
+        context = self._context
+        context.loop_lag_s = max(0.0, late_s)
+        if late_s > context.loop_lag_max_s:
+            context.loop_lag_max_s = late_s
+        if late_s > LATE_S:
+            self._beat.forgive(late_s)
+            self._head_since += late_s
+        self._check(now)
+        if not self._leaving:
+            self._tick_due = now + TICK_S
+            self._timer = self._clock.call_later(TICK_S, self._tick)
+
+    def _check(self, now: float) -> None:
+        stream = self._stream
+        if stream is None or stream.over or self._leaving:
+            return
+        if self._pending and now - self._head_since > self._pending[0].deadline_s + self._timers.grace_s:
+            self.leave(self._typed(self._overdue(self._pending[0])))
+            return
+        verdict = self._beat.verdict(now)
+        if verdict is Verdict.PING:
+            self._beat.sent_at = now
+            stream.send(self._protocol.control(pb.PING, pb.Ping(nonce=int(now * 1e6)).SerializeToString()))
+        elif verdict is Verdict.STALLED:
+            self._break_cause = "stalled"
+            stream.stop(ConnectionLost(f"{self._link.address}: connected, but silent; pings are not answered"))
+
+    def _overdue(self, pending: _Pending) -> AsyncRLError:
+        limit_s = pending.deadline_s + self._timers.grace_s
+        text = f"no reply to {pb.Kind.Name(pb.Kind.ValueType(pending.kind))} within {limit_s:g} s"
+        if self.opened is None:
+            return ConnectionFailed(f"{self._link.address}: {text}", "open")
+        return lane_lost("deadline", f"{self._link.address}: {text}")
