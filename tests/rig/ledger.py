@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, RowTracker
+from asyncrl.wire.flags import NO_TRANSITION, SOFT, RowState, RowTracker
 from asyncrl.wire.step_rows import StepRows
 from tests.rig import ledger_rules as rules
 from tests.rig.ledger_audit import Loss, Report, audit
@@ -81,7 +81,7 @@ class Ledger:
     _folded: list[npt.NDArray[np.void]] = field(default_factory=list)
 
     def lane(self, fleet_slots: Sequence[int], incarnations: Sequence[int] | None = None) -> LaneLedger:
-        """The account of one lane from its opening on; a lane opened again is another one."""
+        """The account of one fleet lane, across every lane that serves it."""
         return LaneLedger(self, fleet_slots, incarnations or [0] * len(fleet_slots))
 
     def store(self, batch: _Batch) -> None:
@@ -122,7 +122,11 @@ class Ledger:
 
 
 class LaneLedger:
-    """Turns what crosses a client's hands for one lane into rows: `sent` and `arrived`, then perhaps `lost`."""
+    """Turns what crosses a client's hands for one fleet lane into rows.
+
+    `sent` for every step or reset the caller made, `arrived` for every reply, `lost` where the lane went. The first
+    rows of a lane that was opened answer a reset which the fleet sent by itself; `sent(None)` before them is optional.
+    """
 
     def __init__(self, ledger: Ledger, fleet_slots: Sequence[int], incarnations: Sequence[int]) -> None:
         self._ledger = ledger
@@ -131,6 +135,7 @@ class LaneLedger:
         self._tracker = RowTracker(len(self._slots))
         self._requests: deque[I8 | None] = deque()  # actions [B] in flight, None for a reset
         self._obs: U1 | None = None  # [B, obs_bytes]
+        self._fresh = True  # no rows yet of the lane that serves now
 
     def sent(self, action: npt.ArrayLike | None) -> None:
         """A step with `action` `[B]` was sent, or a reset (None)."""
@@ -138,7 +143,7 @@ class LaneLedger:
 
     def arrived(self, rows: StepRows) -> None:
         """The reply to the oldest unanswered request."""
-        action = self._requests.popleft()
+        action = self._answered()
         episode, t = self._tracker.episode.copy(), self._tracker.t.copy()
         self._tracker.advance(rows.flags)
         moved = np.flatnonzero((rows.flags & NO_TRANSITION) == 0)
@@ -159,12 +164,23 @@ class LaneLedger:
             self._ledger.losses.append(Loss(int(self._slots[rebuilt.row]), rebuilt.incarnation - 1, 0, rebuilt.code))
         self._obs = rows.obs[0].copy()
 
+    def _answered(self) -> I8 | None:
+        if self._fresh:
+            self._fresh = False
+            if not self._requests or self._requests[0] is not None:
+                return None
+        if not self._requests:
+            raise AssertionError("rows arrived that nobody asked for")
+        return self._requests.popleft()
+
     def lost(self, cause: str) -> None:
-        """The lane is gone: what is in flight may have been executed and will never arrive."""
-        steps = sum(action is not None for action in self._requests)
+        """The lane is gone: what is in flight may have been executed and will never arrive. Every slot is made anew."""
+        steps = self.steps_in_flight
         self._requests.clear()
+        self._fresh = True
         for slot, incarnation in zip(self._slots.tolist(), self._incarnations.tolist(), strict=True):
             self._ledger.losses.append(Loss(slot, incarnation, steps, cause))
+        self._incarnations = self._incarnations + 1
 
     @property
     def steps_in_flight(self) -> int:
@@ -174,6 +190,7 @@ class LaneLedger:
     def incarnations(self) -> list[int]:
         return [int(incarnation) for incarnation in self._incarnations]
 
-    def first_rows(self, rows: StepRows) -> npt.NDArray[np.bool_]:
-        """b1 `[B]`: rows where a new episode begins."""
-        return np.asarray((rows.flags & FIRST) != 0)
+    @property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """b1 `[B]`: slots whose episode is over and that wait for a reset."""
+        return np.asarray(self._tracker.state == RowState.ENDED)

@@ -1,0 +1,1 @@
+"""The client and the env server on a simulated clock and network."""
