@@ -245,8 +245,12 @@ def _parts(space: spaces.Dict | _Tuple) -> dict[str, tuple[slice, Unbatch]]:
     """By key: which of the container's leaves are the child's, and how it is unbatched."""
     found: dict[str, tuple[slice, Unbatch]] = {}
     begin = 0
-    for key, child in _children(space):
-        count = len(space_spec(child).leaves)
+    for key, child, count in leaf_counts(space):
         found[key] = (slice(begin, begin + count), unbatcher(child))
         begin += count
     return found
+
+
+def leaf_counts(space: spaces.Dict | _Tuple) -> list[tuple[str, AnySpace, int]]:
+    """A container's children in wire order, each with its number of leaves."""
+    return [(key, child, len(space_spec(child).leaves)) for key, child in _children(space)]

@@ -25,7 +25,7 @@ _SCALARS: Final[dict[type, np.dtype[Any]]] = {
     float: np.dtype(np.float64),
     bool: np.dtype(np.bool_),
 }
-_DTYPES: Final = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")))
+WIRE_DTYPES: Final = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")))
 _INT64: Final = np.iinfo(np.int64)
 _NOTHING: Final[frozenset[str]] = frozenset()
 
@@ -88,7 +88,7 @@ class InfoCollector:
         """False for what cannot travel."""
         shape: tuple[int, ...] = ()
         if dtype is None:
-            if not isinstance(value, np.ndarray | np.generic) or value.dtype not in _DTYPES:
+            if not isinstance(value, np.ndarray | np.generic) or value.dtype not in WIRE_DTYPES:
                 return False
             dtype, shape = value.dtype, value.shape
             if value.nbytes > MAX_INFO_BYTES:

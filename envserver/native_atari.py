@@ -1,0 +1,152 @@
+"""The host of ALE's own vector environment: preprocessed Atari games in one call.
+
+What it can do was measured, not believed: row b follows its own seed; a masked reset leaves the
+other rows as they are, also one that waits for its next-step reset; a lost life goes on. Its
+options `episodic_life` (it restarts the game) and `reward_clipping` are never used; soft ends follow
+from the lives that it reports, by the rule of the slots.
+
+One thread: the lanes of a server are what its cores are shared among.
+
+Invariants: frames equal those of the slots bit by bit (test_native_frames_equal_those_of_the_slots);
+a soft end ends no game (test_breakout_plays_on_past_its_first_life).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from asyncrl.errors import ServerRefused
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED
+from asyncrl.wire.infos import InfoColumn
+from asyncrl.wire.requests import ResetRequest
+from asyncrl.wire.step_rows import StepRows
+from asyncrl.wire.tensors import Array
+from envserver.host import LaneWish, Progress
+from envserver.native_host import NativeHost
+from envserver.recipe import Recipe
+
+_INFOS: Final = ("lives", "episode_frame_number", "frame_number")
+_SEED_MASK: Final = 2**31 - 1
+
+
+class NativeAtariHost(NativeHost):
+    """B games of one `AtariVectorEnv`, same-step or next-step."""
+
+    per_slot_seeds = True
+    masked_reset = True
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        wish: LaneWish,
+        progress: Progress,
+        reason: str = "",
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.autoreset = wish.autoreset
+        self.soft_ends = recipe.soft_ends
+        if clock is None:
+            super().__init__(recipe, wish, progress, reason)
+        else:
+            super().__init__(recipe, wish, progress, reason, clock)
+        self._born = np.zeros(wish.num_slots, np.bool_)
+        self._all_born = False
+        self._lives = np.zeros(wish.num_slots, np.int32)
+        self._every_row = np.arange(wish.num_slots, dtype="<u4")
+
+    def _make(self, recipe: Recipe, wish: LaneWish) -> Any:
+        from ale_py.vector_env import AtariVectorEnv
+
+        settings = recipe.atari
+        assert settings is not None
+        return AtariVectorEnv(
+            settings.game,
+            wish.num_slots,
+            num_threads=1,
+            max_num_frames_per_episode=settings.max_episode_steps * settings.frameskip,
+            repeat_action_probability=settings.repeat_action_probability,
+            full_action_space=settings.full_action_space,
+            autoreset_mode="SameStep" if wish.autoreset == pb.SAME_STEP else "NextStep",
+            img_height=settings.screen_size,
+            img_width=settings.screen_size,
+            grayscale=settings.grayscale,
+            stack_num=settings.stack,
+            frameskip=settings.frameskip,
+            maxpool=settings.frameskip > 1,
+            noop_max=settings.noop_max,
+            episodic_life=False,
+            reward_clipping=False,
+            use_fire_reset=False,
+        )
+
+    @staticmethod
+    def why_not(recipe: Recipe, wish: LaneWish) -> str:
+        """Why it cannot serve this wish, and what to pass instead; empty where it can."""
+        settings = recipe.atari
+        if settings is None:
+            return "only preprocessed games have a native host: serve the alias without preprocess=false"
+        if wish.autoreset not in (pb.SAME_STEP, pb.NEXT_STEP):
+            return "ALE's vector environment cannot do without autoreset: pass SAME_STEP or NEXT_STEP"
+        if settings.mode is not None or settings.difficulty is not None:
+            return "ALE's vector environment knows neither mode nor difficulty: leave them out"
+        return ""
+
+    def reset(self, request: ResetRequest) -> StepRows:
+        """First observations; rows outside the mask go on where they are."""
+        mask = np.ones(self._num_slots, np.bool_) if request.mask is None else np.asarray(request.mask, np.bool_)
+        if not mask.any():
+            raise ServerRefused("BAD_REQUEST", "a reset without rows")
+        return self._guard("reset", lambda: self._reset_masked(mask, request.seeds))
+
+    def _reset_masked(self, mask: Array, given: Sequence[int | None] | None) -> StepRows:
+        # The first reset has to be a whole one; rows that nobody asked for stay unborn on the wire.
+        whole = mask if self._started else np.ones(self._num_slots, np.bool_)
+        seeds = np.full(self._num_slots, -1, np.int64)
+        for row, seed in enumerate(given or ()):
+            if seed is not None:
+                seeds[row] = seed & _SEED_MASK
+        obs, infos = self._env.reset(seed=seeds[whole], options={"reset_mask": whole})
+        self._started = True
+        self._born |= mask
+        self._all_born = bool(self._born.all())
+        self._ended &= ~whole
+        self._any_ended = bool(self._ended.any())
+        self._stats.begin(mask)
+        self._lives = infos["lives"].copy()
+        flags = np.where(mask, FIRST | NO_TRANSITION, NO_TRANSITION).astype(np.uint8)
+        return self._atari_rows(obs, np.zeros(self._num_slots), flags, infos)
+
+    def _step(self, action: Sequence[Array]) -> StepRows:
+        obs, reward, terminated, truncated, infos = self._env.step(action[0].copy())
+        rewards = reward.astype(np.float64)
+        ended = terminated | truncated
+        flags = ended.astype(np.uint8)
+        flags[truncated & ~terminated] += TERMINATED  # 1 + 1: TRUNCATED
+        if self.autoreset == pb.NEXT_STEP:
+            if self._any_ended:
+                self._reset_rows(flags, rewards, ended)
+            self._ended, self._any_ended = ended, bool(ended.any())
+        else:
+            flags[ended] |= FIRST
+        if self.soft_ends:
+            flags[(flags == 0) & (infos["lives"] < self._lives)] = TERMINATED | FIRST | SOFT
+        if not self._all_born:
+            flags[~self._born] = NO_TRANSITION
+            rewards[~self._born] = 0.0
+        self._lives = infos["lives"].copy()
+        rows = self._atari_rows(obs, rewards, flags, infos)
+        rows.stats = self._stats.add(rewards, flags, not flags.any())
+        return rows
+
+    def _atari_rows(self, obs: Array, rewards: Array, flags: Array, infos: dict[str, Array]) -> StepRows:
+        rows = StepRows([obs], rewards, flags)
+        finals = np.flatnonzero((flags & (FIRST | NO_TRANSITION | SOFT)) == FIRST).astype("<u4")
+        if finals.size:
+            rows.final_rows = finals
+            rows.final_obs = [infos["final_obs"][finals]]
+        rows.infos = [InfoColumn(key, self._every_row, infos[key]) for key in _INFOS]
+        return rows
