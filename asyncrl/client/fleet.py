@@ -235,6 +235,8 @@ class Fleet:
         if arrival.refused is not None:
             raise arrival.refused
         lane = arrival.lane
+        if arrival.lost is not None:
+            lane.loss_received()
         lane.incarnation, lane.episode, lane.t = arrival.incarnation, arrival.episode, arrival.t
         return arrival
 

@@ -81,6 +81,7 @@ class FleetLane:
         self.on_opened: Callable[[], None] = lambda: None
         self._sink = sink
         self._draining = False
+        self._unread_losses = 0
 
     def __repr__(self) -> str:
         slots = f"{self.fleet_slots[0]}..{self.fleet_slots[-1]}"
@@ -100,13 +101,15 @@ class FleetLane:
 
     @property
     def can_step(self) -> bool:
-        """Whether one more request is within what the server allows."""
-        return self.up and self.client is not None and self.client.can_request
+        """Whether `step` would send, and within what the server allows."""
+        client = self._client_in_use()
+        return client is not None and client.can_request
 
     def step(self, action: Sequence[Array]) -> bool:
         """Send one action array `[B, *leaf.shape]` per action leaf; its rows come as an arrival.
 
-        False if the lane is not up: the action was dropped, and an arrival with `lost` is or will be in the queue.
+        False if the lane is not up, or was replaced and its loss has not been received yet: the action, which was
+        chosen for rows of the lost lane, is dropped, and an arrival with `lost` is or will be in the queue.
         """
         client = self._usable()
         if client is None:
@@ -146,10 +149,14 @@ class FleetLane:
         }
 
     def _usable(self) -> LaneClient | None:
-        if self.up and self.client is not None:
-            return self.client
-        self._sink.stats.dropped_actions += 1
-        return None
+        client = self._client_in_use()
+        if client is None:
+            self._sink.stats.dropped_actions += 1
+        return client
+
+    def _client_in_use(self) -> LaneClient | None:
+        # A caller that has not received the loss yet means the environments that are gone.
+        return self.client if self.up and not self._unread_losses else None
 
     # ------------------------------------------------------------------ what the fleet does with it
 
@@ -162,9 +169,14 @@ class FleetLane:
     def lost(self, error: LaneLost, in_flight: int) -> None:
         """The lane that served these slots is gone; each slot will be created anew."""
         self._sink.stats.lost_in_flight += in_flight
+        self._unread_losses += 1
         self._tell("lane_lost", error.cause, error.text)
         self._sink.arrived(self._arrival(None, error, self.tracker.episode.copy(), self.tracker.t.copy()))
         self.next_incarnation = self.next_incarnation + 1
+
+    def loss_received(self) -> None:
+        """The caller knows now: what it sends from here on is meant for the replacement."""
+        self._unread_losses -= 1
 
     def _arrival(self, rows: StepRows | None, lost: LaneLost | None, episode: Array, t: Array) -> Arrival:
         return Arrival(self, rows, lost, self.next_incarnation, episode, t)
