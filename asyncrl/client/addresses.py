@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from dataclasses import dataclass
 
 from asyncrl.errors import ConfigError
@@ -22,6 +23,11 @@ class Address:
     @property
     def is_unix(self) -> bool:
         return bool(self.path)
+
+    @property
+    def target(self) -> str:
+        """As gRPC wants it. Its unix: form is a URI, where % starts an escape."""
+        return f"unix:{urllib.parse.quote(self.path)}" if self.path else self.text
 
     @property
     def is_loopback(self) -> bool:

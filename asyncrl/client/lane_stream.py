@@ -89,10 +89,14 @@ class LaneStream:
                     continue
                 counters.frames_in += 1
                 counters.bytes_in += len(data)
-                message = self.reader.feed(data)
+                try:
+                    message = self.reader.feed(data)
+                except RemoteProtocolError as error:
+                    self.stop(error)  # the rest is drained: a stream nobody reads does not end
+                    continue
                 if message is not None:
                     self._take(message)
-        except (ConnectionFailed, RemoteProtocolError) as error:
+        except ConnectionFailed as error:
             self.stop(error)
         finally:
             over.set()

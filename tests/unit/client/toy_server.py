@@ -102,7 +102,7 @@ class ToyStream:
 
 
 class ToyLane:
-    """B slots: obs = (fleet slot, incarnation, steps since the lane began), reward = action, ends every EPISODE steps."""
+    """B slots: obs = (fleet slot, incarnation, steps of the lane), reward = action; ends every EPISODE steps."""
 
     def __init__(self, server: ToyServer, request: pb.Open, number: int) -> None:
         self.protocol = ServerLane(server.max_in_flight, request.resumable)

@@ -1,0 +1,173 @@
+"""`EmbeddedServer`: an env server of our own, as a child process, for programs that name no servers.
+
+Invariants: the child ends with its parent, however that ends: it holds the other side of its standard input
+(test_the_child_ends_with_its_parent); a start that fails says at which stage, with the last words of the child
+(test_a_failed_start_shows_the_last_words).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from asyncrl.client.addresses import MAX_UNIX_PATH_BYTES
+from asyncrl.errors import ConnectionFailed, LocalProtocolError
+
+START_S: Final = 60.0
+STOP_S: Final = 10.0
+KEPT_LINES: Final = 200
+LINE_BYTES: Final = 64 * 1024
+
+
+class EmbeddedServer:
+    """Serves `num_envs` environments of `env` to this program, on a Unix socket (loopback TCP where there is none).
+
+        async with EmbeddedServer(env="CartPole-v1", num_envs=8) as server:
+            async with connect(server.address, env="CartPole-v1", num_envs=8) as fleet:
+                ...
+
+    `kwargs` go to the environment's constructor; `options` are further options of `envserver`, such as {"warm": ""}.
+    """
+
+    def __init__(
+        self,
+        env: str,
+        num_envs: int,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        options: Mapping[str, str] | None = None,
+        start_s: float = START_S,
+    ) -> None:
+        self.address = ""
+        self.boot_id = ""
+        self._env = env + (json.dumps(dict(kwargs)) if kwargs else "")
+        self._num_envs = num_envs
+        self._options = dict(options or {})
+        self._start_s = start_s
+        self._folder: str | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._log: deque[str] = deque(maxlen=KEPT_LINES)
+
+    @property
+    def pid(self) -> int:
+        """0 while there is no child."""
+        return 0 if self._process is None else self._process.pid
+
+    @property
+    def log_tail(self) -> str:
+        """The last lines that the child and its lanes wrote."""
+        return "\n".join(self._log)
+
+    async def __aenter__(self) -> EmbeddedServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start the child and wait until it listens.
+
+        Raises ConnectionFailed with the stage and the child's last words; then, and when cancelled, no child is left.
+        """
+        if self._process is not None:
+            raise LocalProtocolError("this embedded server has been started")
+        try:
+            await self._spawn()
+            async with asyncio.timeout(self._start_s):
+                await self._read_ready()
+        except TimeoutError:
+            await self.stop()
+            raise self._failed("listen", f"it did not listen within {self._start_s:g} s") from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Close the child's standard input, which ends it, and wait; it is killed after STOP_S. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+        group, self._group = self._group, None
+        if group is not None:
+            await group.__aexit__(None, None, None)  # the log's end
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def _spawn(self) -> None:
+        command = [sys.executable, "-m", "envserver", "--embedded", "--env", self._env]
+        command += ["--num-envs", str(self._num_envs), "--listen", self._listen()]
+        for name, value in self._options.items():
+            command += [f"--{name}", *([value] if value else [])]
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=LINE_BYTES,
+            )
+        except OSError as error:
+            raise ConnectionFailed(f"the embedded env server could not be started: {error}", "spawn") from None
+        assert self._process.stderr is not None
+        self._group = asyncio.TaskGroup()
+        await self._group.__aenter__()
+        self._group.create_task(self._keep_log(self._process.stderr))
+
+    async def _read_ready(self) -> None:
+        """The one line of JSON that says where it listens."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            await asyncio.sleep(0.1)  # its last words may still be on the way
+            raise self._failed("start", f"it exited with status {await self._process.wait()}")
+        try:
+            ready = json.loads(line)
+            self.address, self.boot_id = str(ready["ready"]), str(ready["boot_id"])
+        except (ValueError, KeyError, TypeError):
+            raise self._failed("start", f"it wrote {line[:200]!r} instead of where it listens") from None
+
+    async def _keep_log(self, stream: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                line = await stream.readline()
+            except ValueError:  # a line longer than LINE_BYTES
+                continue
+            if not line:
+                return
+            self._log.append(line.decode(errors="replace").rstrip())
+
+    def _listen(self) -> str:
+        if not hasattr(socket, "AF_UNIX") or sys.platform == "win32" or os.environ.get("ASYNCRL_UNIX_SOCKETS") == "0":
+            return "127.0.0.1:0"
+        self._folder = tempfile.mkdtemp(prefix="asyncrl-")  # mode 0700
+        path = str(Path(self._folder) / "socket")
+        if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+            return "127.0.0.1:0"
+        return f"unix:{path}"
+
+    def _failed(self, stage: str, text: str) -> ConnectionFailed:
+        words = f"\nits last words:\n{self.log_tail}" if self._log else ""
+        return ConnectionFailed(f"the embedded env server failed at {stage}: {text}{words}", stage)
