@@ -20,7 +20,7 @@ from functools import partial
 
 from asyncrl.client.fleet_config import FAULTS, FleetConfig, FleetEvent, FleetStats
 from asyncrl.client.fleet_lane import Arrival, FleetLane
-from asyncrl.client.lane_client import LaneContext
+from asyncrl.client.lane_context import LaneContext
 from asyncrl.client.lane_keeper import LaneKeeper, OpenForm
 from asyncrl.client.placement import Offer, place
 from asyncrl.client.seams import Clock, Connector, LoopClock, Rng

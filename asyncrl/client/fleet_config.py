@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from asyncrl.client.lane_client import LaneContext
+from asyncrl.client.lane_context import LaneContext
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ConfigError
 from asyncrl.wire._generated import env_pb2 as pb

@@ -4,44 +4,39 @@ The lane protocol itself is `wire.client_lane`; this is the shell that gives it 
 
 Invariants: rows reach the owner once, in order and checked (test_rows_arrive_once_and_in_order); a resumed stream
 loses nothing and repeats nothing (test_resume_loses_and_repeats_nothing); whatever ends a lane becomes one typed error,
-raised by `run` (test_every_end_is_one_typed_error); rows of a replacement lane close the episodes that ran before
-(test_first_rows_cut_what_was_running).
+raised by `run` (test_every_end_is_one_typed_error).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from asyncrl.client.backoff import Backoff
-from asyncrl.client.lane_stream import LaneStream, WireCounters
+from asyncrl.client.lane_context import LaneContext, LaneOwner
+from asyncrl.client.lane_stream import LaneStream
+from asyncrl.client.pending import Pending, PendingLine
 from asyncrl.client.refusals import CALLERS_FAULT, as_loss, lane_lost, refusal
-from asyncrl.client.seams import Clock, Rng
+from asyncrl.client.row_reader import RowReader
 from asyncrl.client.server_link import ServerLink
-from asyncrl.client.timing import Heartbeat, LaneTimers, Verdict
+from asyncrl.client.timing import Heartbeat, Verdict
 from asyncrl.errors import (
     AsyncRLError,
     ConnectionFailed,
     ConnectionLost,
     LaneLost,
-    LocalProtocolError,
     RemoteProtocolError,
     ServerRefused,
 )
-from asyncrl.wire import handshake, requests, step_rows
+from asyncrl.wire import handshake, requests
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.client_lane import ClientLane
-from asyncrl.wire.envelope import SMALL_BODY_BYTES, Message, parse_body
-from asyncrl.wire.flags import CUT, RowState, RowTracker
-from asyncrl.wire.frame_stack import StackDecoder
-from asyncrl.wire.infos import MAX_INFO_BYTES
+from asyncrl.wire.envelope import Message, kind_name, parse_body
+from asyncrl.wire.flags import RowTracker
 from asyncrl.wire.lane_table import LaneState
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
-from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
 
 TICK_S: Final = 0.25
@@ -49,49 +44,8 @@ TICK_S: Final = 0.25
 LATE_S: Final = 0.25
 # Streams in a row that bring a damaged frame and nothing else, before the lane is given up.
 MAX_DAMAGED: Final = 3
-RENDER_BYTES: Final = 64 * 1024 * 1024
 
 FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS)
-
-
-class LaneOwner(Protocol):
-    """What a lane tells, on the loop. Only `lane_opened` may raise, which gives the lane up."""
-
-    def lane_opened(self, opened: pb.Opened, spec: LaneSpec) -> None: ...
-
-    def rows_arrived(self, rows: StepRows, episode: Array, t: Array) -> None:
-        """`episode`, `t` `[B]` number the transitions that the rows carry."""
-        ...
-
-    def request_refused(self, error: ServerRefused) -> None:
-        """A RESET or STEP was the caller's mistake; nothing was executed."""
-        ...
-
-    def lane_resumed(self, cause: str) -> None: ...
-
-    def lane_event(self, event: pb.Event) -> None: ...
-
-
-@dataclass
-class LaneContext:
-    """What all lanes of a fleet share."""
-
-    clock: Clock
-    rng: Rng
-    timers: LaneTimers = field(default_factory=LaneTimers)
-    counters: WireCounters = field(default_factory=WireCounters)
-    duplicates: int = 0
-    loop_lag_s: float = 0.0
-    loop_lag_max_s: float = 0.0
-
-
-class _Pending(NamedTuple):
-    """A request whose reply is due."""
-
-    kind: int
-    deadline_s: float
-    action_crc: int | None = None
-    waiter: asyncio.Future[bytes] | None = None
 
 
 class LaneClient:
@@ -103,26 +57,21 @@ class LaneClient:
     ) -> None:
         self.num_slots = len(request.fleet_slots)
         self.opened: pb.Opened | None = None
-        self.spec: LaneSpec | None = None
         self.unanswered = 0  # after `run`: requests whose replies never came
         self._link = link
         self._owner = owner
         self._context = context
-        self._tracker = tracker
+        self._rows = RowReader(self.num_slots, tracker)
         self._learner_epoch = request.learner_epoch
         self._clock = context.clock
         self._now = context.clock.now
         self._timers = context.timers
         self._backoff = Backoff(context.rng)
         self._protocol = ClientLane(link.connector.with_crc)
-        self._pending: deque[_Pending] = deque()
+        self._pending = PendingLine(self._now())
         self._unsent: list[bytes] = []  # before the first stream
-        self._head_since = self._now()
         self._stream: LaneStream | None = None
         self._beat = self._new_beat()
-        self._stack: StackDecoder | None = None
-        self._body_limit = SMALL_BODY_BYTES
-        self._fresh = True  # no rows of this lane yet
         self._error: AsyncRLError | None = None
         self._leaving = False
         self._woken = asyncio.Event()
@@ -130,7 +79,7 @@ class LaneClient:
         self._break_cause = ""
         self._damaged = 0
         self._tick_due = self._now() + TICK_S
-        self._request(_Pending(pb.OPEN, self._timers.open_s), request.SerializeToString())
+        self._request(Pending(pb.OPEN, self._timers.open_s), request.SerializeToString())
 
     # ------------------------------------------------------------------ requests
 
@@ -144,14 +93,12 @@ class LaneClient:
 
     def reset(self, request: ResetRequest) -> None:
         """Ask for first observations. May be called once before Opened: both then travel together."""
-        self._request(_Pending(pb.RESET, self._timers.reset_s), requests.encode_reset(request))
+        self._request(Pending(pb.RESET, self._timers.reset_s), requests.encode_reset(request))
 
     def step(self, action: Sequence[Array]) -> None:
         """Send one action array `[B, *shape]` per leaf; the rows come to the owner."""
-        if self.spec is None:
-            raise LocalProtocolError("a lane that has not opened yet cannot be stepped")
-        body, crc = requests.encode_step(action, self.spec.action.leaves, self.num_slots)
-        self._request(_Pending(pb.STEP, self._timers.step_s, crc), body)
+        body, crc = requests.encode_step(action, self._rows.spec.action.leaves, self.num_slots)
+        self._request(Pending(pb.STEP, self._timers.step_s, crc), body)
 
     async def ask(self, kind: int, body: bytes) -> bytes:
         """A request of any other kind, and the body of its reply.
@@ -161,16 +108,15 @@ class LaneClient:
         """
         waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if kind == pb.RENDER and self._stream is not None:
-            self._stream.reader.limit = self._body_limit = max(self._body_limit, RENDER_BYTES)
-        self._request(_Pending(kind, self._timers.other_s, waiter=waiter), body)
+            self._rows.expect_images()
+            self._stream.reader.limit = self._rows.body_limit
+        self._request(Pending(kind, self._timers.other_s, waiter=waiter), body)
         return await waiter
 
-    def _request(self, pending: _Pending, body: bytes) -> None:
+    def _request(self, pending: Pending, body: bytes) -> None:
         _, frames = self._protocol.request(pending.kind, body, int(pending.deadline_s * 1000))
         now = self._now()
-        if not self._pending:
-            self._head_since = now
-        self._pending.append(pending)
+        self._pending.add(pending, now)
         if self._stream is None:
             self._unsent += frames  # none, if the lane is detached: they are sent again after RESUMED
         elif frames:
@@ -193,7 +139,8 @@ class LaneClient:
         finally:
             self._leaving = True
             self._timer.cancel()
-            self._fail_waiters()
+            gone = self._error or lane_lost("closed", "the lane was closed")
+            self.unanswered = self._pending.fail_all(gone)
         if self._error is not None:
             raise self._error
 
@@ -214,14 +161,6 @@ class LaneClient:
         else:
             stream.stop()
 
-    def _fail_waiters(self) -> None:
-        self.unanswered = len(self._pending)
-        gone = self._error or lane_lost("closed", "the lane was closed")
-        for pending in self._pending:
-            if pending.waiter is not None and not pending.waiter.done():
-                pending.waiter.set_exception(gone)
-        self._pending.clear()
-
     async def _over_stream(self, first: list[bytes]) -> None:
         """Dial, send `first`, carry the stream to its end, and draw the consequences."""
         try:
@@ -230,9 +169,9 @@ class LaneClient:
             self._broke(error)
             return
         self._stream = LaneStream(transport, self._link.connector.with_crc, self._take, self._context.counters)
-        self._stream.reader.limit = self._body_limit
+        self._stream.reader.limit = self._rows.body_limit
         self._beat = self._new_beat()
-        self._head_since = self._now()
+        self._pending.progress(self._now())
         self._stream.send(first)
         if self._leaving:
             self._stream.stop()
@@ -314,7 +253,9 @@ class LaneClient:
             if delivered is None:
                 self._context.duplicates += 1
             elif delivered.kind == pb.STEP_RESULT:
-                self._take_rows(delivered, now)
+                rows = self._rows.read(delivered.body, self._pending.answered(now).action_crc)
+                self._damaged = 0
+                self._owner.rows_arrived(*rows)
             elif delivered.seq:
                 self._take_reply(delivered, now)
             else:
@@ -322,42 +263,20 @@ class LaneClient:
         except AsyncRLError as error:
             self.leave(self._typed(error))
 
-    def _answered(self, now: float) -> _Pending:
-        self._head_since = now
-        self._damaged = 0
-        return self._pending.popleft()
-
-    def _take_rows(self, message: Message, now: float) -> None:
-        pending = self._answered(now)
-        if self.spec is None:
-            raise RemoteProtocolError("rows before OPENED")
-        rows = step_rows.decode(message.body, self.spec, self.num_slots, self._stack)
-        if pending.action_crc is not None and rows.action_crc != pending.action_crc:
-            raise RemoteProtocolError("these rows answer another action than the one that was sent")
-        tracker = self._tracker
-        episode, t = tracker.episode.copy(), tracker.t.copy()
-        if self._fresh:
-            RowTracker(self.num_slots).advance(rows.flags)
-            rows.flags[tracker.state == RowState.RUNNING] |= CUT
-            self._fresh = False
-        tracker.advance(rows.flags)
-        self._owner.rows_arrived(rows, episode, t)
-
     def _take_reply(self, message: Message, now: float) -> None:
-        pending = self._answered(now)
+        pending = self._pending.answered(now)
         if message.kind == pb.OPENED:
             self._take_opened(parse_body(pb.Opened, message.body))
         elif message.kind == pb.ERROR:
             self._take_error(refusal(parse_body(pb.Error, message.body)), pending)
-        elif pending.waiter is not None and not pending.waiter.done():
-            pending.waiter.set_result(message.body)
+        else:
+            pending.resolve(message.body)
 
-    def _take_error(self, error: ServerRefused, pending: _Pending) -> None:
+    def _take_error(self, error: ServerRefused, pending: Pending) -> None:
         if self.opened is None or isinstance(error, LaneLost):
             raise error
         if pending.waiter is not None:
-            if not pending.waiter.done():
-                pending.waiter.set_exception(error)
+            pending.fail(error)
         elif error.code in CALLERS_FAULT:
             self._owner.request_refused(error)
         else:
@@ -369,16 +288,10 @@ class LaneClient:
             raise ServerRefused("VERSION_SKEW", f"{self._link.address}: {skew}")
         spec = LaneSpec.from_proto(opened.spec)
         self._owner.lane_opened(opened, spec)
-        leaves = spec.observation.leaves
-        if pb.FRAME_STACK in opened.features and spec.stack_leaf is not None:
-            leaf = leaves[spec.stack_leaf]
-            self._stack = StackDecoder(self.num_slots, leaf.shape[0], leaf.shape[1:], leaf.dtype)
-        # Observation, final observation and, after a reset, whole stacks; masks and infos beside them.
-        row_bytes = 3 * spec.observation.nbytes + 2 * spec.mask_size + 2 * MAX_INFO_BYTES + 64
-        self._body_limit = SMALL_BODY_BYTES + self.num_slots * row_bytes
+        self._rows.open(opened, spec)
+        self.opened = opened
         if self._stream is not None:
-            self._stream.reader.limit = self._body_limit
-        self.opened, self.spec = opened, spec
+            self._stream.reader.limit = self._rows.body_limit
 
     def _take_control(self, message: Message, now: float) -> None:
         if message.kind == pb.ERROR:
@@ -389,12 +302,12 @@ class LaneClient:
         if message.kind == pb.EVENT:
             event = parse_body(pb.Event, message.body)
             if event.kind == pb.BUILDING:
-                self._head_since = now
+                self._pending.progress(now)
             self._owner.lane_event(event)
         elif message.kind == pb.RESUMED:
             assert self._stream is not None
             self._stream.send(self._protocol.frames_after_resume(parse_body(pb.Resumed, message.body)))
-            self._head_since = now
+            self._pending.progress(now)
             self._backoff.reset()
             cause, self._broke_at, self._break_cause = self._break_cause, None, ""
             self._owner.lane_resumed(cause)
@@ -408,13 +321,10 @@ class LaneClient:
     def _tick(self) -> None:
         now = self._now()
         late_s = now - self._tick_due
-        context = self._context
-        context.loop_lag_s = max(0.0, late_s)
-        if late_s > context.loop_lag_max_s:
-            context.loop_lag_max_s = late_s
+        self._context.saw_lag(max(0.0, late_s))
         if late_s > LATE_S:
             self._beat.forgive(late_s)
-            self._head_since += late_s
+            self._pending.forgive(late_s)
         self._check(now)
         if not self._leaving:
             self._tick_due = now + TICK_S
@@ -424,8 +334,9 @@ class LaneClient:
         stream = self._stream
         if stream is None or stream.over or self._leaving:
             return
-        if self._pending and now - self._head_since > self._pending[0].deadline_s + self._timers.grace_s:
-            self.leave(self._typed(self._overdue(self._pending[0])))
+        overdue = self._pending.overdue(now, self._timers.grace_s)
+        if overdue is not None:
+            self.leave(self._too_late(overdue))
             return
         verdict = self._beat.verdict(now)
         if verdict is Verdict.PING:
@@ -435,9 +346,9 @@ class LaneClient:
             self._break_cause = "stalled"
             stream.stop(ConnectionLost(f"{self._link.address}: connected, but silent; pings are not answered"))
 
-    def _overdue(self, pending: _Pending) -> AsyncRLError:
+    def _too_late(self, pending: Pending) -> AsyncRLError:
         limit_s = pending.deadline_s + self._timers.grace_s
-        text = f"no reply to {pb.Kind.Name(pb.Kind.ValueType(pending.kind))} within {limit_s:g} s"
+        text = f"no reply to {kind_name(pending.kind)} within {limit_s:g} s"
         if self.opened is None:
             return ConnectionFailed(f"{self._link.address}: {text}", "open")
         return lane_lost("deadline", f"{self._link.address}: {text}")

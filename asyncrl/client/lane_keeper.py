@@ -16,7 +16,8 @@ import asyncrl
 from asyncrl.client.backoff import Backoff
 from asyncrl.client.fleet_config import AUTORESETS, HOSTS, FleetConfig
 from asyncrl.client.fleet_lane import FleetLane, as_lane_lost
-from asyncrl.client.lane_client import FEATURES, LaneClient, LaneContext
+from asyncrl.client.lane_client import FEATURES, LaneClient
+from asyncrl.client.lane_context import LaneContext
 from asyncrl.client.placement import Offer
 from asyncrl.client.refusals import FATAL, NO_ROOM
 from asyncrl.client.seams import Rng
