@@ -10,6 +10,7 @@ python -m tests.sim.replay --from 0 --count 500   # many seeds, failures only
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import time
 from collections import Counter
@@ -57,7 +58,8 @@ def run_one(world: World, show_trace: bool, do_shrink: bool) -> int:
         print("\n".join(outcome.trace))
     print(f"seed {world.seed} passes: {outcome.report}")
     print(f"faults: {describe(outcome.hits)}\nseen by the client: {outcome.faults}, {outcome.duplicates} duplicates")
-    print(f"{outcome.virtual_s:.1f} virtual seconds, {len(outcome.trace)} events")
+    digest = hashlib.sha256("\n".join(outcome.trace).encode()).hexdigest()[:16]
+    print(f"{outcome.virtual_s:.1f} virtual seconds, {len(outcome.trace)} events, trace {digest}")
     return 0
 
 
@@ -72,9 +74,8 @@ def run_many(first: int, count: int) -> int:
             continue
         sites.update(fault.site for fault in outcome.hits)
         steps += outcome.report.stored
-    print(
-        f"{count} seeds, {failed} failed, {steps} transitions, {time.perf_counter() - began:.1f} s; faults: {dict(sites)}"
-    )
+    print(f"{count} seeds, {failed} failed, {steps} transitions, {time.perf_counter() - began:.1f} s")
+    print(f"faults: {dict(sites)}")
     return 1 if failed else 0
 
 

@@ -45,6 +45,8 @@ class World:
     only: tuple[Fault, ...] | None = None
     fifo: bool = False
     steps: int = 0  # 0: drawn from the seed
+    resumable: bool | None = None  # None: drawn
+    calm_end: bool = False  # wait for what is in flight before closing
 
 
 @dataclass
@@ -63,6 +65,8 @@ class WorldFailed(AssertionError):
     """A run went wrong; `hits` are its faults and `trace` all of its events."""
 
     def __init__(self, world: World, hits: list[Fault], trace: list[str], cause: BaseException) -> None:
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
         text = f"seed {world.seed}: {type(cause).__name__}: {cause}\nfaults: {describe(hits)}"
         super().__init__(f"{text}\nreplay: python -m tests.sim.replay {world.seed}")
         self.hits = hits
@@ -103,7 +107,8 @@ class _Run:
         self._num_envs = self._num_lanes * rng.randint(1, 3)
         self._depth = rng.randint(1, 3)
         self._autoreset: Autoreset = rng.choice(("same_step", "same_step", "next_step", "disabled"))
-        self._resumable = rng.random() < 0.75
+        drawn = rng.random() < 0.75
+        self._resumable = drawn if world.resumable is None else world.resumable
         self._think_s = rng.choice((0.0, 0.02, 0.1))
         self._steps = world.steps or rng.randint(200, 600)
         self._env_seed = rng.getrandbits(31)
@@ -112,6 +117,7 @@ class _Run:
         self._books: list[LaneLedger] = []
         self._taken = 0
         self._since_heal: dict[int, int] | None = None
+        self._acting = True
         self._settled = asyncio.Event()
 
     def _seed_of(self, slot: int, incarnation: int) -> int:
@@ -135,6 +141,9 @@ class _Run:
             fleet = await self._opened(servers)
             driver = group.create_task(self._drive(fleet), name="driver")
             await self._heal_and_settle()
+            if self._world.calm_end:
+                self._acting = False
+                await asyncio.sleep(TIMERS.step_s)
             driver.cancel()
             await self._close(fleet)
             await self._check_given_back(servers)
@@ -200,7 +209,7 @@ class _Run:
         assert arrival.incarnation.tolist() == book.incarnations
 
     def _act(self, lane: FleetLane, book: LaneLedger) -> None:
-        if not lane.can_step:
+        if not lane.can_step or not self._acting:
             return
         if self._autoreset == "disabled" and book.ended.any():
             if book.steps_in_flight == 0 and lane.reset(book.ended):

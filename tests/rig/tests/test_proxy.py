@@ -54,12 +54,12 @@ async def dialled(proxy: FaultProxy) -> AsyncIterator[tuple[asyncio.StreamReader
 async def test_a_quiet_proxy_changes_nothing(tmp_path: Path, unix: bool) -> None:
     """A megabyte comes back as it was, through TCP and from a Unix socket."""
     data = os.urandom(1 << 20)
-    async with echo_server(str(tmp_path / "s") if unix else None) as where, FaultProxy(where) as proxy:
-        async with dialled(proxy) as (reader, writer):
-            writer.write(data)
-            assert await reader.readexactly(len(data)) == data
-            assert proxy.to_server.passed == proxy.to_client.passed == len(data)
-            assert proxy.live == 1
+    path = str(tmp_path / "s") if unix else None
+    async with echo_server(path) as where, FaultProxy(where) as proxy, dialled(proxy) as (reader, writer):
+        writer.write(data)
+        assert await reader.readexactly(len(data)) == data
+        assert proxy.to_server.passed == proxy.to_client.passed == len(data)
+        assert proxy.live == 1
 
 
 async def test_reset_and_end_come_at_their_byte() -> None:
