@@ -1,4 +1,4 @@
-"""asyncrl.vector_infos against the merging of Gymnasium's VectorEnv."""
+"""asyncrl.vector.infos against the merging of Gymnasium's VectorEnv."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl import vector_infos
+from asyncrl.vector import infos as vector_infos
 from asyncrl.wire import infos as info_codec
 from asyncrl.wire.infos import InfoColumn
 from asyncrl.wire.step_rows import EpisodeStats
