@@ -1,0 +1,1 @@
+"""What the same machine gives without the framework: the figures that ours are divided by."""

@@ -1,0 +1,95 @@
+"""Results as rows, and the rows as a table, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+SPEED_UNIT = "transitions/s"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`ratio_to[other]` is this value divided by that of the row called `other`, as the median over repetitions."""
+
+    workload: str
+    name: str
+    value: float | None  # None: absent or failed, see `note`
+    unit: str
+    ratio_to: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands separated."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def print_table(rows: Sequence[Row], console: Console) -> None:
+    """One table per workload."""
+    for workload in dict.fromkeys(row.workload for row in rows):
+        table = Table(title=workload, title_justify="left", title_style="bold")
+        table.add_column("")
+        table.add_column("value", justify="right")
+        table.add_column("unit")
+        table.add_column("ratio to")
+        table.add_column("note")
+        for row in rows:
+            if row.workload == workload:
+                ratios = "  ".join(f"{ratio:.2f} × {name}" for name, ratio in row.ratio_to.items())
+                table.add_row(row.name, number(row.value), row.unit, ratios, row.note)
+        console.print(table)
+
+
+def write_json(rows: Sequence[Row], machine: Mapping[str, Any], path: Path) -> None:
+    document = {"machine": dict(machine), "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_plot(rows: Sequence[Row], subject: str, path: Path) -> None:
+    """One panel per workload: every speed relative to ours, on a logarithmic axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    speeds = [row for row in rows if row.unit == SPEED_UNIT and row.value]
+    names = list(dict.fromkeys(row.workload for row in speeds))
+    panels = [[row for row in speeds if row.workload == name] for name in names]
+    heights = [len(panel) + 1.4 for panel in panels]
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(9, 0.42 * sum(heights) + 0.6), squeeze=False, height_ratios=heights
+    )
+    for axis, name, panel in zip(axes[:, 0], names, panels, strict=True):
+        _draw_panel(axis, name, panel, subject)
+    axes[-1, 0].set_xlabel(f"{SPEED_UNIT} relative to {subject} = 1 (logarithmic)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_panel(axis: Any, name: str, panel: Sequence[Row], subject: str) -> None:
+    ours = next((row.value for row in panel if row.name == subject), None) or 1.0
+    panel = sorted(panel, key=lambda row: row.value or 0.0)
+    ratios = [(row.value or 0.0) / ours for row in panel]
+    colors = ["tab:orange" if row.name == subject else "tab:blue" for row in panel]
+    axis.barh([row.name for row in panel], ratios, color=colors, height=0.65)
+    for position, (row, ratio) in enumerate(zip(panel, ratios, strict=True)):
+        label = f" {number(row.value)}" + ("" if row.name == subject else f"  ({ratio:.2g} ×)")
+        axis.text(ratio, position, label, va="center", fontsize=8)
+    axis.axvline(1.0, color="tab:orange", linewidth=0.8)
+    axis.set_xscale("log")
+    axis.set_xlim(min(ratios) / 2, max(ratios) * 6)
+    axis.set_title(name, loc="left", fontsize=10)
+    axis.tick_params(labelsize=8)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
