@@ -1,0 +1,115 @@
+"""What every test gets: the event loop that production uses, a tripwire, and no exception that nobody heard of.
+
+* Loop: uvloop, or asyncio's own with ASYNCRL_UVLOOP=0.
+* Tests marked rpc, chaos or sim run with the pickle tripwire armed, here and in every process they start.
+* An error that asyncio only logs (a task whose exception nobody took, a callback that raised) fails the test.
+* Shortly before a test's timeout the stacks of all threads are written to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from asyncrl.client.loop_factory import new_event_loop
+from tests.rig.tripwire import sitecustomize as tripwire
+
+BYTES_FROM_OUTSIDE = ("rpc", "chaos", "sim", "net_root")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "trips: touches the pickle tripwire on purpose")
+    config.addinivalue_line("markers", "unheard: leaves an exception to asyncio's log on purpose")
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """One factory, hence no suffix on the names of tests."""
+    return {"loop": new_event_loop}
+
+
+def _marked(request: pytest.FixtureRequest) -> bool:
+    return any(request.node.get_closest_marker(name) for name in BYTES_FROM_OUTSIDE)
+
+
+@pytest.fixture(autouse=True)
+def armed_tripwire(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Unpickling fails this test, wherever it happens and whoever swallows it."""
+    if not _marked(request):
+        yield
+        return
+    log = tmp_path_factory.mktemp("tripwire") / "log"
+    monkeypatch.setenv(tripwire.LOG_VARIABLE, str(log))
+    tripwire.arm()
+    try:
+        yield
+    finally:
+        tripwire.arm(False)
+    if log.exists() and not request.node.get_closest_marker("trips"):
+        pytest.fail(f"the tripwire was touched:\n{log.read_text()}", pytrace=False)
+
+
+class _Listener(logging.Handler):
+    """Keeps what asyncio logs instead of raising."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self.heard.append(f"{record.getMessage().splitlines()[0]} ({cause!r})")
+
+
+@pytest.fixture(autouse=True)
+def no_unheard_exception(request: pytest.FixtureRequest) -> Iterator[None]:
+    """An exception that asyncio only logs fails the test that caused it."""
+    listener = _Listener()
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(listener)
+    try:
+        yield
+        if _marked(request):
+            gc.collect()  # a task's exception is found to be unheard of when the task is collected
+    finally:
+        logger.removeHandler(listener)
+    if listener.heard and not request.node.get_closest_marker("unheard"):
+        pytest.fail("asyncio logged what nobody raised:\n" + "\n".join(listener.heard), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def stacks_before_timeout(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All threads' stacks on standard error, two seconds before pytest-timeout ends the test."""
+    marker = request.node.get_closest_marker("timeout")
+    default = float(request.config.getini("timeout") or 0)
+    limit = float(marker.args[0]) if marker and marker.args else default
+    if limit > 4 and sys.__stderr__ is not None:
+        faulthandler.dump_traceback_later(limit - 2, file=sys.__stderr__)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def children_find_the_tripwire() -> Iterator[None]:
+    """Processes that tests start by any way, multiprocessing too, get the tripwire."""
+    path = str(Path(tripwire.__file__).parent)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [path, before]))
+    yield
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
