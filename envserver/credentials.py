@@ -96,7 +96,7 @@ def issue(
     now = datetime.datetime.now(datetime.UTC)
     start, end = valid or (now - _BACKDATE, now + datetime.timedelta(days=VALID_DAYS))
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _common_name(name))])
     signer = ca.key if ca else key
     builder = (
         x509.CertificateBuilder(subject_name=subject, issuer_name=ca.certificate.subject if ca else subject)
@@ -120,6 +120,9 @@ def write_secret(path: Path, data: bytes) -> None:
     """Creates a file that only its owner can read; refuses where there is one."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {path.parent}: {error.strerror}") from None
+    try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ConfigError(f"{path} exists; nothing was written. Choose another name, or remove it first") from None
@@ -145,6 +148,11 @@ def _write_all(folder: Path, files: dict[str, bytes]) -> None:
         for path in written:
             path.unlink()
         raise
+
+
+def _common_name(name: str) -> str:
+    """For people only, who may read a part of it: X.509 has room for 64 bytes, and peers compare the SANs."""
+    return name.encode()[:64].decode(errors="ignore") or "unnamed"
 
 
 def _san(host: str) -> x509.GeneralName:
