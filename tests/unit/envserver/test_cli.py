@@ -15,7 +15,7 @@ import pytest
 import tyro
 
 from asyncrl.errors import ConfigError, ServerRefused
-from envserver import cli
+from envserver import auth, cli, server
 from envserver.cli import Serve, config_from, main, quotas_from, registry_from
 from envserver.config import Quotas, ServerConfig
 
@@ -79,8 +79,17 @@ def test_help_has_every_option() -> None:
         ("token new /dev/null", "exists"),
     ],
 )
-def test_mistakes_exit_with_2_and_name_the_fix(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_exit_with_2_and_name_the_fix(
+    line: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each mistake is one text on standard error, without a traceback, and exit status 2."""
+
+    async def never(config: ServerConfig) -> int:
+        if config.token_file is not None:  # this file is read by the server itself
+            auth.interceptors(config)
+        return 99
+
+    monkeypatch.setattr(server, "serve", never)
     assert main(line.split()) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
