@@ -43,6 +43,10 @@ class Host(Protocol):
     masked_reset: bool
     soft_ends: bool
 
+    def adopt(self, wish: LaneWish) -> None:
+        """Before the first reset: the slots get the fleet slots, incarnations and run seed of another wish."""
+        ...
+
     def reset(self, request: ResetRequest) -> StepRows:
         """First observations; rows outside the mask keep their state."""
         ...

@@ -1,0 +1,344 @@
+"""A lane's process: one blocking loop that decodes requests, drives the host and encodes what it returns.
+
+Requests are executed in the order of their arrival, one at a time, and each gets one reply.
+
+Invariants: an action that does not pass the checks reaches no environment (test_a_bad_action_executes_nothing);
+text of an unexpected exception stays in the lane's log, the wire gets an opaque id
+(test_an_internal_error_sends_only_an_id); a request that was cancelled before it began is not executed
+(test_a_cancelled_request_is_not_executed); the process ends when its socket closes
+(test_the_lane_exits_when_its_socket_closes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+
+from asyncrl.errors import RemoteProtocolError, ServerRefused
+from asyncrl.wire import handshake, step_rows
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.envelope import error_body, kind_name, parse_body
+from asyncrl.wire.frame_stack import StackEncoder
+from asyncrl.wire.infos import read_rows
+from asyncrl.wire.requests import check_actions, decode_reset, decode_step, from_json
+from asyncrl.wire.spec import LaneSpec
+from envserver.host import Host, LaneWish, Progress
+from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
+from envserver.registry import EnvAlias, Registry
+
+MAX_ERROR_TEXT: Final = 2048
+PROGRESS_EVERY_S: Final = 0.1
+
+Build = Callable[[EnvAlias, LaneWish, Progress], Host]
+Reply = tuple[int, bytes]
+
+
+def build_by_alias(alias: EnvAlias, wish: LaneWish, progress: Progress) -> Host:
+    """The host of an alias."""
+    # Here and not above: what goes wrong while simulators are imported is an error of the build.
+    from envserver.building import build_host
+
+    return build_host(alias, wish, progress)
+
+
+class _Built(NamedTuple):
+    host: Host
+    wish: LaneWish
+
+
+class LaneProcess:
+    """The loop and its state. `registry` is None in a process that was not forked: CONFIGURE brings it."""
+
+    def __init__(self, sock: socket.socket, registry: Registry | None, build: Build = build_by_alias) -> None:
+        self._socket = BlockingLaneSocket(sock)
+        self._registry = registry
+        self._build = build
+        self._waiting: deque[LaneMessage] = deque()
+        self._cancelled: set[int] = set()  # of those waiting
+        self._built: _Built | None = None
+        self._opened = False
+        self._reset = False  # a RESET was executed
+        self._seeds: Sequence[int] = ()  # of the first reset, where it brings none of its own
+        self._spec: LaneSpec | None = None
+        self._stack: StackEncoder | None = None
+        self._handlers: dict[int, Callable[[bytes], Reply]] = {
+            PREPARE: self._prepare,
+            pb.OPEN: self._open,
+            pb.RESET: self._reset_rows,
+            pb.STEP: self._step_rows,
+            pb.RENDER: self._render,
+        }
+
+    def serve(self) -> None:
+        """Until the relay closes the socket."""
+        try:
+            while True:
+                # A CANCEL counts if it could be read before its request begins.
+                self._take(self._socket.receive_nowait() if self._waiting else self._socket.receive())
+                if not self._waiting:
+                    continue
+                message = self._waiting.popleft()
+                kind, body = self._answer(message)
+                self._socket.send(kind, message.seq, body)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            pass
+
+    def close(self) -> None:
+        """Close the environments; what they raise is of no interest any more."""
+        if self._built is not None:
+            with contextlib.suppress(Exception):
+                self._built.host.close()
+
+    # ------------------------------------------------------------------ requests
+
+    def _take(self, messages: list[LaneMessage]) -> None:
+        for message in messages:
+            if message.kind == pb.CANCEL:
+                seq = parse_body(pb.Cancel, message.body).seq
+                if any(seq == waiting.seq for waiting in self._waiting):
+                    self._cancelled.add(seq)
+            elif message.kind == CONFIGURE:
+                self._configure(message.body)
+            else:
+                self._waiting.append(message)
+
+    def _configure(self, body: bytes) -> None:
+        told = json.loads(body)
+        sys.path[:] = told["path"]
+        self._registry = Registry.from_json(told["registry"])
+
+    def _answer(self, message: LaneMessage) -> Reply:
+        try:
+            if message.seq in self._cancelled:
+                self._cancelled.discard(message.seq)
+                raise ServerRefused("CANCELLED", "cancelled before it began")
+            handler = self._handlers.get(message.kind)
+            if handler is None:
+                raise ServerRefused("UNSUPPORTED", f"this lane does not do {kind_name(message.kind)}")
+            return handler(message.body)
+        except ServerRefused as error:
+            return pb.ERROR, _refusal(error)
+        except RemoteProtocolError as error:
+            return pb.ERROR, error_body(error.code, str(error)[:MAX_ERROR_TEXT])
+        except Exception:
+            if self._stack is not None:
+                # It may remember stacks that were never sent: the next rows travel whole.
+                self._stack = StackEncoder()
+            text = f"{kind_name(message.kind)} failed inside the lane; the server's log has the story"
+            return pb.ERROR, error_body("INTERNAL", text, error_id=_log_exception())
+
+    # ------------------------------------------------------------------ building
+
+    def _prepare(self, body: bytes) -> Reply:
+        if self._opened:
+            raise ServerRefused("BAD_REQUEST", "the lane is open")
+        return PREPARED, self._describe(self._host_for(parse_body(pb.Open, body)), ()).SerializeToString()
+
+    def _open(self, body: bytes) -> Reply:
+        if self._opened:
+            raise ServerRefused("BAD_REQUEST", "the lane is open already")
+        request = parse_body(pb.Open, body)
+        host = self._host_for(request)
+        opened = self._describe(host, request.features)
+        self._opened = True
+        self._seeds = tuple(request.seeds)
+        self._spec = host.spec
+        if pb.FRAME_STACK in opened.features:
+            self._stack = StackEncoder()
+        # What was built stays: collections during steps need not look at it.
+        gc.collect()
+        gc.freeze()
+        return pb.OPENED, opened.SerializeToString()
+
+    def _host_for(self, request: pb.Open) -> Host:
+        """The prepared host where it fits, else a new one."""
+        if self._registry is None:
+            raise ServerRefused("BAD_REQUEST", "the lane was not configured")
+        alias = self._registry.get(request.env)
+        wish = _wish(request)
+        alias.check_kwargs(wish.kwargs)
+        if self._built is not None:
+            host, built_for = self._built
+            if _fits(host, built_for, wish):
+                host.adopt(wish)
+                self._built = _Built(host, wish)
+                return host
+            self.close()
+            self._built = None
+        self._built = _Built(self._build_host(alias, wish), wish)
+        return self._built.host
+
+    def _build_host(self, alias: EnvAlias, wish: LaneWish) -> Host:
+        try:
+            return self._build(alias, wish, _Progress(self._socket))
+        except ServerRefused:
+            raise
+        except (BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:
+            text = f"{wish.env}: {type(error).__name__}: {error}"
+            raise ServerRefused("BUILD_FAILED", text, error_id=_log_exception()) from error
+
+    def _describe(self, host: Host, offered: Sequence[int]) -> pb.Opened:
+        """What of Opened the lane knows; identity, windows and limits are the relay's."""
+        able = {
+            pb.FRAME_STACK: host.spec.stack_leaf is not None,
+            pb.RENDERING: bool(host.spec.render_mode),
+            pb.SOFT_ENDS: host.soft_ends,
+        }
+        return pb.Opened(
+            protocol=handshake.version(),
+            features=handshake.common([feature for feature, can in able.items() if can], offered),
+            host=host.kind,
+            host_reason=host.reason,
+            spec=host.spec.to_proto(),
+            spec_hash=host.spec.hash(),
+            autoreset=host.autoreset,
+            snapshot_support=pb.SNAPSHOT_NONE,
+            per_slot_seeds=host.per_slot_seeds,
+            masked_reset=host.masked_reset,
+        )
+
+    # ------------------------------------------------------------------ stepping
+
+    def _reset_rows(self, body: bytes) -> Reply:
+        host, slots = self._open_host()
+        request = decode_reset(body, slots)
+        if not self._reset and self._seeds and request.seeds is None:
+            request = request._replace(seeds=list(self._seeds))
+        rows = host.reset(request)
+        self._reset = True
+        return pb.STEP_RESULT, step_rows.encode(rows, host.spec, self._stack)
+
+    def _step_rows(self, body: bytes) -> Reply:
+        host, slots = self._open_host()
+        if not self._reset:
+            raise ServerRefused("BAD_REQUEST", "STEP before the first RESET")
+        action, crc = decode_step(body, host.spec.action.leaves, slots)
+        wrong = check_actions(action, host.spec.action)
+        if wrong is not None:
+            raise ServerRefused("BAD_ACTION", wrong)
+        rows = host.step(action)
+        rows.action_crc = crc
+        return pb.STEP_RESULT, step_rows.encode(rows, host.spec, self._stack)
+
+    def _render(self, body: bytes) -> Reply:
+        host, slots = self._open_host()
+        if not host.spec.render_mode:
+            raise ServerRefused("UNSUPPORTED", "this lane was opened without `render`")
+        asked = parse_body(pb.Render, body).rows
+        rows = read_rows(asked, slots, "rows").tolist() if asked else list(range(slots))
+        images = zip(rows, host.render(rows), strict=True)
+        return pb.RENDERED, pb.Rendered(images=[_image(row, pixels) for row, pixels in images]).SerializeToString()
+
+    def _open_host(self) -> tuple[Host, int]:
+        if not self._opened or self._built is None:
+            raise ServerRefused("BAD_REQUEST", "no OPEN has succeeded on this lane")
+        return self._built.host, self._built.wish.num_slots
+
+
+class _Progress:
+    """Tells the client how many environments are built, ten times a second at most."""
+
+    def __init__(self, lane: BlockingLaneSocket) -> None:
+        self._lane = lane
+        self._last = time.monotonic()
+
+    def __call__(self, built: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < PROGRESS_EVERY_S:
+            return
+        self._last = now
+        event = pb.Event(kind=pb.BUILDING, step=built, total=total)
+        self._lane.send(pb.EVENT, 0, event.SerializeToString())
+
+
+def _wish(request: pb.Open) -> LaneWish:
+    slots = len(request.fleet_slots)
+    if not slots:
+        raise ServerRefused("UNSUPPORTED", "a lane without slots (a simulation lane) is not offered here")
+    if len(request.incarnations) != slots or len(request.seeds) not in (0, slots):
+        raise ServerRefused("BAD_REQUEST", f"{slots} fleet_slots need as many incarnations, and as many seeds or none")
+    return LaneWish(
+        env=request.env,
+        kwargs=from_json(request.kwargs_json, "env kwargs"),
+        num_slots=slots,
+        fleet_slots=tuple(request.fleet_slots),
+        incarnations=tuple(request.incarnations),
+        run_seed=request.run_seed,
+        autoreset=request.autoreset or pb.SAME_STEP,
+        host=request.host,
+        per_slot_seeds=request.per_slot_seeds,
+        masked_reset=request.masked_reset,
+        render=request.render,
+    )
+
+
+def _fits(host: Host, built_for: LaneWish, wish: LaneWish) -> bool:
+    """Whether environments that were built for one wish serve another one; whose they are does not matter."""
+    return (
+        (built_for.env, built_for.kwargs, built_for.num_slots) == (wish.env, wish.kwargs, wish.num_slots)
+        and (built_for.autoreset, built_for.render) == (wish.autoreset, wish.render)
+        and wish.host in (pb.HOST_UNSPECIFIED, host.kind)
+        and host.per_slot_seeds >= wish.per_slot_seeds
+        and host.masked_reset >= wish.masked_reset
+    )
+
+
+def _image(row: int, pixels: np.ndarray[Any, Any]) -> pb.Image:
+    height, width, *channels = pixels.shape
+    return pb.Image(
+        row=row, height=height, width=width, channels=channels[0] if channels else 1, pixels=pixels.tobytes()
+    )
+
+
+def _refusal(error: ServerRefused) -> bytes:
+    return error_body(
+        error.code,
+        error.text[:MAX_ERROR_TEXT],
+        retryable=error.retryable,
+        error_id=error.error_id,
+        retry_after_ms=int(error.retry_after_s * 1000),
+        cause=error.cause,
+    )
+
+
+def _log_exception() -> str:
+    """The traceback of the exception that is being handled goes to the lane's log, under the id it returns."""
+    error_id = secrets.token_hex(4)
+    sys.stderr.write(f"error {error_id}\n{traceback.format_exc()}")
+    return error_id
+
+
+# ---------------------------------------------------------------------------------------------------------- processes
+
+
+def run_lane(sock: socket.socket, registry: Registry | None) -> NoReturn:
+    """Serve the lane, then end the process, without the exit handlers of whoever it was forked from."""
+    status = 1
+    try:
+        gc.enable()
+        gc.set_threshold(10_000, 20, 50)
+        lane = LaneProcess(sock, registry)
+        lane.serve()
+        status = 0
+        lane.close()
+    except BaseException:
+        # SystemExit of an environment too: it ends the lane, not the function that runs it.
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        os._exit(status)
