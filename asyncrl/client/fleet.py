@@ -261,7 +261,10 @@ class Fleet:
         else:
             log.info("%s lane %d at %s: %s", event.kind, event.lane, event.address, event.text)
         if self.on_event is not None:
-            self.on_event(event)
+            try:
+                self.on_event(event)
+            except Exception:  # the caller's code, on the path of every lane
+                log.exception("on_event failed")
 
     def lane_spec(self, opened: pb.Opened, spec: LaneSpec, address: str) -> None:
         if self.spec is None:

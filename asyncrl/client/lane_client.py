@@ -10,17 +10,18 @@ raised by `run` (test_every_end_is_one_typed_error).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
 from asyncrl.client.backoff import Backoff
 from asyncrl.client.lane_context import LaneContext, LaneOwner
 from asyncrl.client.lane_stream import LaneStream
+from asyncrl.client.lane_watch import LaneWatch
 from asyncrl.client.pending import Pending, PendingLine
 from asyncrl.client.refusals import CALLERS_FAULT, as_loss, lane_lost, refusal
 from asyncrl.client.row_reader import RowReader
 from asyncrl.client.server_link import ServerLink
-from asyncrl.client.timing import Heartbeat, Verdict
 from asyncrl.errors import (
     AsyncRLError,
     ConnectionFailed,
@@ -39,9 +40,8 @@ from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
-TICK_S: Final = 0.25
-# A tick that comes later than this was held up by our own loop.
-LATE_S: Final = 0.25
+log = logging.getLogger("asyncrl.lane")
+
 # Streams in a row that bring a damaged frame and nothing else, before the lane is given up.
 MAX_DAMAGED: Final = 3
 
@@ -71,14 +71,13 @@ class LaneClient:
         self._pending = PendingLine(self._now())
         self._unsent: list[bytes] = []  # before the first stream
         self._stream: LaneStream | None = None
-        self._beat = self._new_beat()
+        self._watch = LaneWatch(self, context, self._pending, self._timers.pong_limit_s(link.address))
         self._error: AsyncRLError | None = None
         self._leaving = False
         self._woken = asyncio.Event()
         self._broke_at: float | None = None
         self._break_cause = ""
         self._damaged = 0
-        self._tick_due = self._now() + TICK_S
         self._request(Pending(pb.OPEN, self._timers.open_s), request.SerializeToString())
 
     # ------------------------------------------------------------------ requests
@@ -121,7 +120,7 @@ class LaneClient:
             self._unsent += frames  # none, if the lane is detached: they are sent again after RESUMED
         elif frames:
             self._stream.send(frames)
-            self._beat.sent_at = now
+            self._watch.beat.sent_at = now
 
     # ------------------------------------------------------------------ life
 
@@ -131,14 +130,14 @@ class LaneClient:
         Raises LaneLost once the lane was open; before that ConnectionFailed, ServerRefused, SpecMismatch or
         RemoteProtocolError. Cancellation drops the stream without BYE and leaves no task behind.
         """
-        self._timer = self._clock.call_later(TICK_S, self._tick)
+        self._watch.start()
         try:
             await self._over_stream(self._unsent)
             while self._protocol.state is LaneState.DETACHED and self._error is None and not self._leaving:
                 await self._reattach()
         finally:
             self._leaving = True
-            self._timer.cancel()
+            self._watch.stop()
             gone = self._error or lane_lost("closed", "the lane was closed")
             self.unanswered = self._pending.fail_all(gone)
         if self._error is not None:
@@ -170,8 +169,7 @@ class LaneClient:
             return
         self._stream = LaneStream(transport, self._link.connector.with_crc, self._take, self._context.counters)
         self._stream.reader.limit = self._rows.body_limit
-        self._beat = self._new_beat()
-        self._pending.progress(self._now())
+        self._watch.new_stream()
         self._stream.send(first)
         if self._leaving:
             self._stream.stop()
@@ -247,7 +245,7 @@ class LaneClient:
         if self._leaving:
             return
         now = self._now()
-        self._beat.heard_at = now
+        self._watch.beat.heard_at = now
         try:
             delivered = self._protocol.receive(message)
             if delivered is None:
@@ -262,6 +260,10 @@ class LaneClient:
                 self._take_control(delivered, now)
         except AsyncRLError as error:
             self.leave(self._typed(error))
+        except Exception as error:
+            # Whatever a peer manages to upset in here costs its lane, not the fleet.
+            log.exception("lane at %s: reply of kind %s", self._link.address, kind_name(message.kind))
+            self.leave(self._typed(RemoteProtocolError(f"{type(error).__name__}: {error}")))
 
     def _take_reply(self, message: Message, now: float) -> None:
         pending = self._pending.answered(now)
@@ -312,43 +314,22 @@ class LaneClient:
             cause, self._broke_at, self._break_cause = self._break_cause, None, ""
             self._owner.lane_resumed(cause)
 
-    # ------------------------------------------------------------------ time
+    # ------------------------------------------------------------------ what its watch finds
 
-    def _new_beat(self) -> Heartbeat:
-        limit_s = self._timers.pong_limit_s(self._link.address)
-        return Heartbeat(self._now(), self._timers.ping_every_s, limit_s)
+    @property
+    def is_carried(self) -> bool:
+        return self._stream is not None and not self._stream.over and not self._leaving
 
-    def _tick(self) -> None:
-        now = self._now()
-        late_s = now - self._tick_due
-        self._context.saw_lag(max(0.0, late_s))
-        if late_s > LATE_S:
-            self._beat.forgive(late_s)
-            self._pending.forgive(late_s)
-        self._check(now)
-        if not self._leaving:
-            self._tick_due = now + TICK_S
-            self._timer = self._clock.call_later(TICK_S, self._tick)
+    def send_ping(self, now: float) -> None:
+        assert self._stream is not None
+        self._stream.send(self._protocol.control(pb.PING, pb.Ping(nonce=int(now * 1e6)).SerializeToString()))
 
-    def _check(self, now: float) -> None:
-        stream = self._stream
-        if stream is None or stream.over or self._leaving:
-            return
-        overdue = self._pending.overdue(now, self._timers.grace_s)
-        if overdue is not None:
-            self.leave(self._too_late(overdue))
-            return
-        verdict = self._beat.verdict(now)
-        if verdict is Verdict.PING:
-            self._beat.sent_at = now
-            stream.send(self._protocol.control(pb.PING, pb.Ping(nonce=int(now * 1e6)).SerializeToString()))
-        elif verdict is Verdict.STALLED:
-            self._break_cause = "stalled"
-            stream.stop(ConnectionLost(f"{self._link.address}: connected, but silent; pings are not answered"))
+    def peer_stalled(self) -> None:
+        assert self._stream is not None
+        self._break_cause = "stalled"
+        self._stream.stop(ConnectionLost(f"{self._link.address}: connected, but silent; pings are not answered"))
 
-    def _too_late(self, pending: Pending) -> AsyncRLError:
+    def reply_overdue(self, pending: Pending) -> None:
         limit_s = pending.deadline_s + self._timers.grace_s
-        text = f"no reply to {kind_name(pending.kind)} within {limit_s:g} s"
-        if self.opened is None:
-            return ConnectionFailed(f"{self._link.address}: {text}", "open")
-        return lane_lost("deadline", f"{self._link.address}: {text}")
+        text = f"{self._link.address}: no reply to {kind_name(pending.kind)} within {limit_s:g} s"
+        self.leave(ConnectionFailed(text, "open") if self.opened is None else lane_lost("deadline", text))

@@ -104,15 +104,15 @@ class LaneStream:
     async def _write(self) -> None:
         counters, outbox, wake = self._counters, self._outbox, self._wake
         try:
-            while not self._over.is_set():
-                while outbox:
+            while True:
+                wake.clear()  # before looking: what is set from here on is seen below
+                while outbox and not self._over.is_set():
                     frame = outbox.popleft()
                     counters.frames_out += 1
                     counters.bytes_out += len(frame)
                     await self._transport.send_frame(frame)
-                if self._finishing:
+                if self._finishing or self._over.is_set():
                     return
-                wake.clear()
                 await wake.wait()
         except ConnectionFailed as error:
             self.stop(error)

@@ -63,7 +63,7 @@ def place(offers: Sequence[Offer], num_envs: int, lanes: int | None = None) -> l
     if sum(offers[index].free for index in used) < num_envs:
         raise ServerRefused("CAPACITY", no_room(offers, num_envs) + f"; lanes={lanes} leaves some servers out")
     shares = _shares([offers[index] for index in used], num_envs)
-    slots = dict(zip(used, shares, strict=True))
+    slots = {server: share for server, share in zip(used, shares, strict=True) if share}
     counts = _lane_counts(offers, slots, lanes)
     placed: list[Placed] = []
     start = 0
@@ -108,14 +108,11 @@ def _shares(offers: Sequence[Offer], num_envs: int) -> list[int]:
 
 
 def _lane_counts(offers: Sequence[Offer], slots: dict[int, int], lanes: int | None) -> dict[int, int]:
-    used = [server for server in slots if slots[server]]
     if lanes is None:
-        return {server: offers[server].lanes_for(slots[server]) for server in used} | {
-            server: 1 for server in slots if not slots[server]
-        }
+        return {server: offers[server].lanes_for(slots[server]) for server in slots}
     counts = dict.fromkeys(slots, 1)
-    for _ in range(lanes - len(used)):
+    for _ in range(lanes - len(slots)):
         # The next lane goes where lanes are largest.
-        largest = max(used, key=lambda server: slots[server] / counts[server])
+        largest = max(slots, key=lambda server: slots[server] / counts[server])
         counts[largest] += 1
     return counts
