@@ -353,7 +353,7 @@ def test_a_lane_that_is_not_resumable_is_lost_at_once() -> None:
             await each.over.wait()
             assert isinstance(each.ended, LaneLost)
             assert each.ended.cause == "server_lost"
-            assert asyncio.get_running_loop().time() == start
+            assert asyncio.get_running_loop().time() - start < 0.01
 
     sim(main)
 
