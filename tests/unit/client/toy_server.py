@@ -284,9 +284,10 @@ class ToyServer:
         self.streams.clear()
 
     def push(self, kind: int, body: bytes) -> None:
-        """A control frame on every lane."""
+        """A control frame on every lane that a stream carries."""
         for lane in list(self.lanes.values()):
-            lane.send(lane.protocol.control(kind, body))
+            if lane.stream is not None:
+                lane.send(lane.protocol.control(kind, body))
 
     def lose_lanes(self, cause: str) -> None:
         self.push(pb.ERROR, error_body("LANE_LOST", "it died", retryable=True, cause=cause))
