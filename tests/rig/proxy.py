@@ -203,13 +203,15 @@ class FaultProxy:
             data = data[:end]
         if way.bytes_per_s is not None:
             await asyncio.sleep(len(data) / way.bytes_per_s)
+        if connection.over.is_set() or writer.is_closing():
+            return False
         way.passed += len(data)
         writer.write(data)
         if end is None:
             await writer.drain()
             return True
         if not reset:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, RuntimeError):
                 await writer.drain()
         connection.end(reset)
         return False
