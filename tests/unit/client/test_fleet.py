@@ -258,6 +258,7 @@ def test_rows_stay_legal_across_lanes() -> None:
                 toy.restart(f"boot-{rng.random()}")
             else:
                 toy.snap_all()
+        await asyncio.sleep(20.0)  # whoever is detached comes back
         while (unread := rig.fleet.recv_nowait()) is not None:
             rig.arrivals.append(unread)
         for arrival in rig.arrivals:
