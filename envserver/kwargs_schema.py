@@ -44,7 +44,7 @@ def check_property_schema(key: str, schema: object) -> None:
     unknown = sorted(set(schema) - _KEYWORDS)
     if unknown:
         raise ConfigError(f"the schema of {key!r} uses {unknown}; known are {sorted(_KEYWORDS)}")
-    if schema.get("type") not in _TYPES:
+    if schema.get("type") not in tuple(_TYPES):
         raise ConfigError(f"the schema of {key!r} needs a type out of {sorted(_TYPES)}")
     if "enum" in schema and not isinstance(schema["enum"], list):
         raise ConfigError(f"the enum of {key!r} must be a list")

@@ -5,6 +5,9 @@ other rows as they are, also one that waits for its next-step reset; a lost life
 options `episodic_life` (it restarts the game) and `reward_clipping` are never used; soft ends follow
 from the lives that it reports, by the rule of the slots.
 
+Time limits are counted here: ALE's own shows the frame before the last one as the final observation,
+from which a learner would bootstrap.
+
 One thread: the lanes of a server are what its cores are shared among.
 
 Invariants: frames equal those of the slots bit by bit (test_native_frames_equal_those_of_the_slots);
@@ -20,10 +23,10 @@ import numpy as np
 
 from asyncrl.errors import ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED
+from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED
 from asyncrl.wire.infos import InfoColumn
 from asyncrl.wire.requests import ResetRequest
-from asyncrl.wire.step_rows import StepRows
+from asyncrl.wire.step_rows import StepRows, final_rows_of
 from asyncrl.wire.tensors import Array
 from envserver.host import LaneWish, Progress
 from envserver.native_host import NativeHost
@@ -31,6 +34,7 @@ from envserver.recipe import Recipe
 
 _INFOS: Final = ("lives", "episode_frame_number", "frame_number")
 _SEED_MASK: Final = 2**31 - 1
+_NO_LIMIT: Final = 2**31 - 1
 
 
 class NativeAtariHost(NativeHost):
@@ -56,6 +60,9 @@ class NativeAtariHost(NativeHost):
         self._born = np.zeros(wish.num_slots, np.bool_)
         self._all_born = False
         self._lives = np.zeros(wish.num_slots, np.int32)
+        self._limit = self.spec.max_episode_steps
+        self._steps = np.zeros(wish.num_slots, np.int64)  # of the episode
+        self._expired = np.zeros(wish.num_slots, np.bool_)  # rows that our limit ended; next-step only
         self._every_row = np.arange(wish.num_slots, dtype="<u4")
 
     def _make(self, recipe: Recipe, wish: LaneWish) -> Any:
@@ -67,7 +74,7 @@ class NativeAtariHost(NativeHost):
             settings.game,
             wish.num_slots,
             num_threads=1,
-            max_num_frames_per_episode=settings.max_episode_steps * settings.frameskip,
+            max_num_frames_per_episode=_NO_LIMIT,
             repeat_action_probability=settings.repeat_action_probability,
             full_action_space=settings.full_action_space,
             autoreset_mode="SameStep" if wish.autoreset == pb.SAME_STEP else "NextStep",
@@ -114,6 +121,8 @@ class NativeAtariHost(NativeHost):
         self._born |= mask
         self._all_born = bool(self._born.all())
         self._ended &= ~whole
+        self._expired &= ~whole
+        self._steps[whole] = 0
         self._any_ended = bool(self._ended.any())
         self._stats.begin(mask)
         self._lives = infos["lives"].copy()
@@ -123,30 +132,63 @@ class NativeAtariHost(NativeHost):
     def _step(self, action: Sequence[Array]) -> StepRows:
         obs, reward, terminated, truncated, infos = self._env.step(action[0].copy())
         rewards = reward.astype(np.float64)
+        self._steps += 1
         ended = terminated | truncated
+        expired = (self._steps >= self._limit) & ~ended
         flags = ended.astype(np.uint8)
-        flags[truncated & ~terminated] += TERMINATED  # 1 + 1: TRUNCATED
+        flags[(truncated | expired) & ~terminated] = TRUNCATED
+        if not self._all_born:
+            for array in (rewards, flags, ended, expired):
+                array[~self._born] = 0
+        finals = None
         if self.autoreset == pb.NEXT_STEP:
-            if self._any_ended:
-                self._reset_rows(flags, rewards, ended)
-            self._ended, self._any_ended = ended, bool(ended.any())
-        else:
-            flags[ended] |= FIRST
+            self._end_next_step(obs, rewards, flags, expired, infos)
+        elif flags.any():
+            finals = self._end_same_step(obs, flags, expired, infos)
         if self.soft_ends:
             flags[(flags == 0) & (infos["lives"] < self._lives)] = TERMINATED | FIRST | SOFT
         if not self._all_born:
             flags[~self._born] = NO_TRANSITION
-            rewards[~self._born] = 0.0
         self._lives = infos["lives"].copy()
         rows = self._atari_rows(obs, rewards, flags, infos)
+        if finals is not None:
+            rows.final_rows, rows.final_obs = final_rows_of(flags), [finals]
         rows.stats = self._stats.add(rewards, flags, not flags.any())
         return rows
 
+    def _end_same_step(self, obs: Array, flags: Array, expired: Array, infos: dict[str, Array]) -> Array:
+        """The true last stacks `[R, ...]`; `obs` has the first ones of the next episodes from now on."""
+        over = flags != 0
+        flags[over] |= FIRST
+        finals: Array = obs[over]
+        by_game = ~expired[over]
+        if by_game.any():
+            finals[by_game] = infos["final_obs"][over & ~expired]
+        self._restart(expired, obs, infos)
+        self._steps[over] = 0
+        return finals
+
+    def _end_next_step(self, obs: Array, rewards: Array, flags: Array, expired: Array, infos: dict[str, Array]) -> None:
+        ended = flags != 0
+        if self._any_ended:
+            fresh = self._ended
+            # ALE knows nothing of our time limit, and has stepped these rows once more.
+            self._restart(self._expired, obs, infos)
+            self._steps[fresh] = 0
+            expired[fresh] = False
+            self._reset_rows(flags, rewards, ended)
+        self._ended, self._any_ended, self._expired = ended, bool(ended.any()), expired
+
+    def _restart(self, mask: Array, obs: Array, infos: dict[str, Array]) -> None:
+        """New games in the rows of the mask, put into `obs` and `infos`."""
+        if mask.any():
+            seeds = np.full(int(mask.sum()), -1)
+            first, first_infos = self._env.reset(seed=seeds, options={"reset_mask": mask})
+            obs[mask] = first[mask]
+            for key in _INFOS:
+                infos[key][mask] = first_infos[key][mask]
+
     def _atari_rows(self, obs: Array, rewards: Array, flags: Array, infos: dict[str, Array]) -> StepRows:
         rows = StepRows([obs], rewards, flags)
-        finals = np.flatnonzero((flags & (FIRST | NO_TRANSITION | SOFT)) == FIRST).astype("<u4")
-        if finals.size:
-            rows.final_rows = finals
-            rows.final_obs = [infos["final_obs"][finals]]
         rows.infos = [InfoColumn(key, self._every_row, infos[key]) for key in _INFOS]
         return rows

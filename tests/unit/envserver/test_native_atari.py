@@ -1,0 +1,155 @@
+"""ALE's vector environment behind the host seam, against Gymnasium's wrappers and against the slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
+
+from asyncrl.errors import ServerRefused
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED
+from asyncrl.wire.requests import ResetRequest
+from asyncrl.wire.step_rows import StepRows
+from tests.unit.envserver.driving import Driver, build, seeds
+
+EXACT = '"noop_max":0,"repeat_action_probability":0'
+
+
+def wrapped(game: str, limit: int) -> gymnasium.Env[Any, Any]:
+    """What users of Gymnasium build by hand."""
+    env: gymnasium.Env[Any, Any] = gymnasium.make(f"ALE/{game}-v5", frameskip=1, repeat_action_probability=0.0)
+    env = TimeLimit(AtariPreprocessing(env, noop_max=0), limit)
+    return FrameStackObservation(env, 4, padding_type="zero")
+
+
+def same_rows(ours: StepRows, theirs: StepRows) -> None:
+    np.testing.assert_array_equal(ours.flags, theirs.flags)
+    np.testing.assert_array_equal(ours.rewards, theirs.rewards)
+    np.testing.assert_array_equal(ours.obs[0], theirs.obs[0])
+    np.testing.assert_array_equal(ours.final_rows, theirs.final_rows)
+    for mine, other in zip(ours.final_obs, theirs.final_obs, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert (ours.stats is None) == (theirs.stats is None)
+    if ours.stats is not None and theirs.stats is not None:
+        np.testing.assert_array_equal(ours.stats.returns, theirs.stats.returns)
+        np.testing.assert_array_equal(ours.stats.lengths, theirs.stats.lengths)
+
+
+@pytest.mark.parametrize(("game", "limit", "steps"), [("Pong", 70, 150), ("Breakout", 200, 420)])
+def test_native_frames_equal_those_of_gymnasium(game: str, limit: int, steps: int) -> None:
+    """Stacks, rewards, ends and final stacks are those of AtariPreprocessing under FrameStackObservation."""
+    option = f'g=ALE/{game}-v5{{{EXACT},"max_episode_steps":{limit}}}'
+    driver = Driver(build(option, 2, host=pb.NATIVE), 2)
+    envs = [wrapped(game, limit) for _ in range(2)]
+    rows = driver.reset(seeds(0, 2))
+    for row, env in enumerate(envs):
+        np.testing.assert_array_equal(rows.obs[0][row], env.reset(seed=row)[0])
+    rng, ends = np.random.default_rng(1), {TERMINATED: 0, TRUNCATED: 0}
+    for _ in range(steps):
+        action = rng.integers(4, size=2)
+        rows = driver.step([action])
+        finals = dict(zip(rows.final_rows.tolist(), rows.final_obs[0] if len(rows.final_rows) else [], strict=True))
+        for row, env in enumerate(envs):
+            obs, reward, terminated, truncated, info = env.step(int(action[row]))
+            assert rows.rewards[row] == reward
+            flag = TERMINATED if terminated else TRUNCATED if truncated else 0
+            assert rows.flags[row] == (flag | FIRST if flag else 0)
+            if flag:
+                ends[flag] += 1
+                np.testing.assert_array_equal(finals[row], obs)
+                obs, info = env.reset()
+            np.testing.assert_array_equal(rows.obs[0][row], obs)
+            for column in rows.infos:
+                if column.key != "frame_number":  # counts resets differently
+                    assert column.data[row] == info[column.key]
+    assert ends[TRUNCATED if game == "Pong" else TERMINATED] > 1
+
+
+@pytest.mark.parametrize("mode", [pb.SAME_STEP, pb.NEXT_STEP])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '"soft_ends":true',
+        '"max_episode_steps":50',
+        '"grayscale":false,"stack":2,"frameskip":3,"screen_size":60,"max_episode_steps":30',
+        '"stack":1,"frameskip":1,"full_action_space":true,"max_episode_steps":40',
+    ],
+)
+def test_native_frames_equal_those_of_the_slots(settings: str, mode: pb.Autoreset.ValueType) -> None:
+    """Both hosts give the same rows: soft ends, finals, statistics, masked resets, and other settings."""
+    option = f"breakout=ALE/Breakout-v5{{{EXACT},{settings}}}"
+    native, slots = (Driver(build(option, 2, host=host, autoreset=mode), 2) for host in (pb.NATIVE, pb.SLOTS))
+    assert native.host.spec.hash() == slots.host.spec.hash()
+    same_rows(native.reset(seeds(3, 2)), slots.reset(seeds(3, 2)))
+    rng = np.random.default_rng(4)
+    seen: set[int] = set()
+    for step in range(300 if "soft" in settings else 90):
+        if step % 80 == 79:
+            request = ResetRequest(np.array([step % 160 == 79, step % 160 != 79]), None, None)
+            same_rows(native.reset(request), slots.reset(request))
+        action = rng.integers(4, size=2)
+        rows = native.step([action])
+        same_rows(rows, slots.step([action]))
+        seen |= set(rows.flags.tolist())
+    ends = {0, TRUNCATED} if mode == pb.NEXT_STEP else {0, TRUNCATED | FIRST}
+    assert seen >= ({0, TERMINATED | FIRST | SOFT} if "soft" in settings else ends)
+
+
+@pytest.mark.parametrize("host", [pb.NATIVE, pb.SLOTS])
+def test_breakout_plays_on_past_its_first_life(host: pb.Host.ValueType) -> None:
+    """Four soft ends and one real one: five lives make one game, with statistics at its end alone."""
+    option = f'breakout=ALE/Breakout-v5{{{EXACT},"soft_ends":true}}'
+    driver = Driver(build(option, 1, host=host), 1)
+    assert driver.host.soft_ends
+    driver.reset(seeds(0, 1))
+    soft = steps = 0
+    reward = 0.0
+    while True:
+        rows = driver.step([np.array([steps % 4])])
+        steps += 1
+        reward += rows.rewards[0]
+        soft += bool(rows.flags[0] & SOFT)
+        if rows.flags[0] & SOFT:
+            assert rows.stats is None
+            assert not len(rows.final_rows)
+        elif rows.flags[0]:
+            break
+    assert soft == 4
+    assert rows.flags[0] == TERMINATED | FIRST
+    assert driver.tracker.episode[0] == 5
+    assert rows.stats is not None
+    assert (rows.stats.returns[0], rows.stats.lengths[0]) == (reward, steps)
+
+
+def test_native_seeds_are_per_slot() -> None:
+    """No-ops and sticky actions of a row follow its own seed, in a fresh host and in a used one."""
+    hosts = [Driver(build("ALE/Breakout-v5", 3, host=pb.NATIVE), 3) for _ in range(2)]
+    hosts[1].reset(seeds(50, 3))
+    hosts[1].step()
+
+    def play(driver: Driver) -> list[bytes]:
+        found = [driver.reset(ResetRequest(None, [5, 6, 5], None))]
+        found += [driver.step([np.full(3, step % 4)]) for step in range(40)]
+        np.testing.assert_array_equal(found[-1].obs[0][0], found[-1].obs[0][2])
+        assert any(not np.array_equal(rows.obs[0][0], rows.obs[0][1]) for rows in found)
+        return [rows.obs[0].tobytes() for rows in found]
+
+    assert play(hosts[0]) == play(hosts[1])
+
+
+def test_a_masked_first_reset_starts_its_rows_alone() -> None:
+    """ALE resets all of them; those that nobody asked for wait on the wire."""
+    driver = Driver(build(f"p=ALE/Pong-v5{{{EXACT}}}", 2, host=pb.NATIVE), 2)
+    with pytest.raises(ServerRefused, match="BAD_REQUEST"):
+        driver.step()
+    driver.reset(ResetRequest(np.array([False, True]), None, None))
+    rows = driver.step()
+    assert rows.flags.tolist() == [NO_TRANSITION, 0]
+    driver.reset(ResetRequest(np.array([True, False]), None, None))
+    assert driver.step().flags.tolist() == [0, 0]
+    with pytest.raises(ServerRefused, match="without rows"):
+        driver.reset(ResetRequest(np.array([False, False]), None, None))
