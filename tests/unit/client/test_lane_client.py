@@ -3,152 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-from asyncrl.client.lane_client import MAX_DAMAGED, LaneClient
-from asyncrl.client.lane_context import LaneContext
-from asyncrl.client.seams import LoopClock
-from asyncrl.client.server_link import ServerLink
+from asyncrl.client.lane_client import MAX_DAMAGED
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import (
-    AsyncRLError,
-    ConnectionFailed,
     ConnectionLost,
     LaneLost,
     LocalProtocolError,
     RemoteProtocolError,
     ServerRefused,
 )
-from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, error_body, to_frames
-from asyncrl.wire.flags import RowTracker
-from asyncrl.wire.requests import ResetRequest
-from asyncrl.wire.spec import LaneSpec
-from asyncrl.wire.step_rows import StepRows
-from asyncrl.wire.tensors import Array
-from tests.rig.sim_loop import run_sim
+from tests.unit.client.lane_rig import B, Rig, rig, sim
 from tests.unit.client.toy_server import EPISODE, ToyServer
-
-B = 3
-
-
-class Owner:
-    """Notes what the lane tells."""
-
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-        self.changed = asyncio.Event()
-        self.rows: list[tuple[StepRows, Array, Array]] = []
-        self.refused: list[ServerRefused] = []
-        self.resumed: list[str] = []
-        self.events: list[pb.Event] = []
-        self.on_rows: Callable[[], None] = lambda: None
-
-    def lane_opened(self, opened: pb.Opened, spec: LaneSpec) -> None:
-        self.opened.set()
-
-    def rows_arrived(self, rows: StepRows, episode: Array, t: Array) -> None:
-        self.rows.append((rows, episode, t))
-        self.changed.set()
-        self.on_rows()
-
-    def request_refused(self, error: ServerRefused) -> None:
-        self.refused.append(error)
-        self.changed.set()
-
-    def lane_resumed(self, cause: str) -> None:
-        self.resumed.append(cause)
-
-    def lane_event(self, event: pb.Event) -> None:
-        self.events.append(event)
-
-    async def have(self, count: int) -> None:
-        """Until so many replies with rows have come."""
-        while len(self.rows) < count:
-            self.changed.clear()
-            await self.changed.wait()
-
-
-class Rig:
-    """One lane, its server, and how it ended."""
-
-    def __init__(self, server: ToyServer, timers: LaneTimers, resumable: bool, tracker: RowTracker | None) -> None:
-        clock = LoopClock()
-        self.server = server
-        self.owner = Owner()
-        self.context = LaneContext(clock, random.Random(0), timers)
-        request = pb.Open(
-            protocol=handshake.version(),
-            run_id="run",
-            env="toy",
-            fleet_slots=range(B),
-            incarnations=[0] * B,
-            resumable=resumable,
-        )
-        link = ServerLink(server, clock, random.Random(1))
-        self.lane = LaneClient(link, request, self.owner, self.context, tracker or RowTracker(B))
-        self.ended: AsyncRLError | None = None
-        self.over = asyncio.Event()
-
-    async def run(self) -> None:
-        try:
-            await self.lane.run()
-        except AsyncRLError as error:
-            self.ended = error
-        finally:
-            self.over.set()
-
-    def step(self, number: int) -> None:
-        self.lane.step([np.full(B, number, np.int64)])
-
-    @property
-    def executed(self) -> list[int]:
-        """First slot's actions, of every lane in order."""
-        return [action[0] for lane in self.server.all_lanes for action in lane.executed]
-
-    @property
-    def rewards(self) -> list[float]:
-        return [float(rows.rewards[0]) for rows, _, _ in self.owner.rows[1:]]
-
-
-def rig(
-    *,
-    timers: LaneTimers | None = None,
-    resumable: bool = True,
-    tracker: RowTracker | None = None,
-    reset: bool = True,
-    **server: Any,
-) -> AbstractAsyncContextManager[Rig]:
-    """A lane that runs, with its first RESET under way."""
-
-    @asynccontextmanager
-    async def make() -> Any:
-        async with ToyServer(**server) as toy:
-            each = Rig(toy, timers or LaneTimers(), resumable, tracker)
-            if reset:
-                each.lane.reset(ResetRequest(None, None, None))
-            async with asyncio.TaskGroup() as group:
-                task = group.create_task(each.run())
-                try:
-                    yield each
-                finally:
-                    each.lane.leave()
-                    task.cancel()
-
-    return make()
-
-
-def sim(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Under three schedules."""
-    for seed in range(3):
-        run_sim(main, seed)
 
 
 def test_open_and_reset_travel_together() -> None:
@@ -354,126 +225,6 @@ def test_a_lane_that_is_not_resumable_is_lost_at_once() -> None:
             assert isinstance(each.ended, LaneLost)
             assert each.ended.cause == "server_lost"
             assert asyncio.get_running_loop().time() - start < 0.01
-
-    sim(main)
-
-
-def test_silence_keeps_the_lease_by_pings() -> None:
-    """A client that trains for a minute is heard every two seconds, and acks what it has."""
-
-    async def main() -> None:
-        async with rig() as each:
-            await each.owner.have(1)
-            frames = each.context.counters.frames_out
-            await asyncio.sleep(60.0)
-            assert 25 <= each.context.counters.frames_out - frames <= 31
-            (lane,) = each.server.all_lanes
-            assert lane.protocol.cached_bytes == 0
-
-    sim(main)
-
-
-def test_a_stalled_peer_is_found_and_resumed_elsewhere_in_time() -> None:
-    """Connected but silent: the stream is given up after the limit, and a new one carries on where it was."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with rig(address="127.0.0.1:1") as each:
-            await each.owner.have(1)
-            each.server.streams[0].hole()
-            each.step(1)
-            start = loop.time()
-            await each.owner.have(2)
-            assert 10.0 < loop.time() - start < 14.0
-            assert each.owner.resumed == ["stalled"]
-            assert each.executed == each.rewards == [1]
-
-    sim(main)
-
-
-def test_a_stalled_peer_that_cannot_resume_is_lost_as_stalled() -> None:
-    """The cause is the silence, not the break that the client made of it."""
-
-    async def main() -> None:
-        async with rig(address="127.0.0.1:1", resumable=False) as each:
-            await each.owner.have(1)
-            each.server.streams[0].hole()
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "stalled"
-
-    sim(main)
-
-
-def test_a_busy_lane_is_not_stalled() -> None:
-    """A step that takes 25 s is answered by pings meanwhile: no false death."""
-
-    async def main() -> None:
-        async with rig(address="127.0.0.1:1", hold_replies=True) as each:
-            await asyncio.sleep(0.1)
-            each.server.all_lanes[0].answer_all()
-            await each.owner.have(1)
-            each.step(1)
-            await asyncio.sleep(25.0)
-            each.server.all_lanes[0].answer_all()
-            await each.owner.have(2)
-            assert each.owner.resumed == []
-
-    sim(main)
-
-
-def test_an_overdue_reply_ends_the_lane() -> None:
-    """The server should have killed the lane at its deadline; a little later the client gives it up, by BYE."""
-
-    async def main() -> None:
-        async with rig(timers=LaneTimers(step_s=30.0, grace_s=5.0)) as each:
-            await each.owner.have(1)
-            each.server.hold_replies = True
-            start = asyncio.get_running_loop().time()
-            each.step(1)
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "deadline"
-            assert 35.0 <= asyncio.get_running_loop().time() - start < 37.0
-            assert each.server.byes == 1
-
-    sim(main)
-
-
-def test_open_has_a_deadline_of_its_own_that_progress_renews() -> None:
-    """Building counts as progress; a server that builds nothing is given up."""
-
-    async def main() -> None:
-        async with rig(timers=LaneTimers(open_s=20.0), hold_replies=True) as each:
-            for step in range(10):
-                await asyncio.sleep(10.0)
-                each.server.push(pb.EVENT, pb.Event(kind=pb.BUILDING, step=step).SerializeToString())
-            assert not each.over.is_set()
-            await each.over.wait()
-            assert isinstance(each.ended, ConnectionFailed)
-            assert "OPEN" in str(each.ended)
-            assert [event.step for event in each.owner.events] == list(range(10))
-
-    sim(main)
-
-
-def test_a_stalled_loop_blames_nobody() -> None:
-    """Twenty seconds in which our own loop ran nothing: the answers that wait in its queues still count."""
-
-    async def main() -> None:
-        async with rig(address="127.0.0.1:1", timers=LaneTimers(step_s=5.0, grace_s=1.0)) as each:
-            await each.owner.have(1)
-            for _ in range(3):
-                await asyncio.sleep(2.1)  # a ping is out now and then
-                each.step(1)
-                loop: Any = asyncio.get_running_loop()
-                loop.pass_time(20.0)  # what a blocking call does to a loop's clock
-                await each.owner.have(len(each.owner.rows))
-                await asyncio.sleep(0.5)
-            await each.owner.have(4)
-            assert each.owner.resumed == []
-            assert each.ended is None
-            assert each.context.loop_lag_max_s > 15.0
 
     sim(main)
 

@@ -1,0 +1,137 @@
+"""How a lost lane comes back: where, when, with which seeds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from asyncrl.errors import ConnectionFailed
+from asyncrl.wire import handshake
+from asyncrl.wire.envelope import error_body
+from tests.unit.client.fleet_rig import Rig, seeds_of, sim
+from tests.unit.client.toy_server import SPEC
+
+
+def test_slots_and_seeds_are_the_fleets() -> None:
+    """Slot i is row i - start of its lane, and starts with seed + i in incarnation 0."""
+
+    async def main(rig: Rig) -> None:
+        await rig.drive(4)
+        asked = {int(slot): seed for toy in rig.servers for lane in toy.all_lanes for slot, seed in seeds_of(lane)}
+        assert asked == {slot: 100 + slot for slot in range(10)}
+        for arrival in rig.arrivals:
+            assert arrival.rows is not None
+            assert arrival.rows.obs[0][:, 0].tolist() == arrival.lane.fleet_slots.tolist()
+        assert sorted(slot for lane in rig.fleet.lanes for slot in lane.fleet_slots.tolist()) == list(range(10))
+
+    sim(main, servers=[{"address": "a:1"}, {"address": "b:1"}], num_envs=10, lanes=4)
+
+
+def test_incarnations_go_on_from_a_checkpoint() -> None:
+    """A resumed run tells its counters, and no environment starts with a seed it had before."""
+
+    async def main(rig: Rig) -> None:
+        arrival = await rig.recv()
+        assert arrival.incarnation.tolist() == [0, 3, 0, 1]
+        assert seeds_of(rig.servers[0].all_lanes[0]) == [
+            (0, 100),
+            (1, handshake.rebuilt_seed(100, 1, 3)),
+            (2, 102),
+            (3, handshake.rebuilt_seed(100, 3, 1)),
+        ]
+
+    sim(main, incarnations=[0, 3, 0, 1])
+
+
+def test_a_lost_lane_moves_to_a_server_with_room() -> None:
+    """Its own server is gone: the other one takes it, at once."""
+
+    async def main(rig: Rig) -> None:
+        await rig.drive(6)
+        start = asyncio.get_running_loop().time()
+        rig.servers[0].die()
+        lost = 0
+        while lost < 1 or not all(lane.up for lane in rig.fleet.lanes):
+            arrival = await rig.recv()
+            lost += arrival.lost is not None
+            rig.step(arrival.lane)
+        assert asyncio.get_running_loop().time() - start < 1.0
+        assert {lane.address for lane in rig.fleet.lanes} == {"b:1"}
+
+    sim(main, servers=[{"address": "a:1"}, {"address": "b:1"}], lanes=2)
+
+
+def test_a_lost_lane_waits_for_its_server() -> None:
+    """Nobody else has room: it is back within 2.5 s of the server, and the server was not stormed meanwhile."""
+
+    async def main(rig: Rig) -> None:
+        (toy,) = rig.servers
+        await rig.drive(6)
+        toy.die()
+        await asyncio.sleep(30.0)
+        assert not any(lane.up for lane in rig.fleet.lanes)
+        assert toy.describes < 40  # for eight lanes
+        toy.restart("boot-2")
+        start = asyncio.get_running_loop().time()
+        while not all(lane.up for lane in rig.fleet.lanes):
+            await rig.recv()
+        assert asyncio.get_running_loop().time() - start < 2.5
+
+    sim(main, num_envs=8, lanes=8)
+
+
+def test_another_spec_never_contributes_a_row() -> None:
+    """A server that comes back with another environment under the alias is left alone; the fleet goes on without."""
+
+    async def main(rig: Rig) -> None:
+        changed, good = rig.servers
+        await rig.drive(6)
+        changed.die()
+        changed.spec = replace(SPEC, max_episode_steps=17)
+        changed.restart("boot-2")
+        good.capacity = 2  # no room for the lost lane
+        await asyncio.sleep(100.0)
+        assert len(changed.all_lanes) < 8  # benched between the attempts
+        assert all(not lane.executed for lane in changed.all_lanes[1:])
+        changed.die()
+        changed.spec = SPEC
+        changed.restart("boot-3")
+        while not all(lane.up for lane in rig.fleet.lanes):
+            await rig.recv()
+
+    sim(main, servers=[{"address": "a:1"}, {"address": "b:1"}], lanes=2, give_up_s=1e6)
+
+
+def test_no_lane_for_long_ends_the_wait() -> None:
+    """Nothing hangs for ever: after `give_up_s` without any lane `recv` raises the reason."""
+
+    async def main(rig: Rig) -> None:
+        await rig.drive(3)
+        rig.servers[0].die()
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(ConnectionFailed, match="nobody there"):
+            await rig.drain()
+        assert 20.0 < asyncio.get_running_loop().time() - start < 30.0
+
+    sim(main, give_up_s=20.0)
+
+
+def test_retry_after_is_honoured() -> None:
+    """A lane in quarantine is not offered again before its time."""
+
+    async def main(rig: Rig) -> None:
+        (toy,) = rig.servers
+        await rig.drive(3)
+        body = error_body("QUARANTINED", "it crashed too often", retryable=True, retry_after_ms=20_000)
+        toy.refuse_open = body
+        toy.lose_lanes("crash(SIGABRT)")
+        await asyncio.sleep(15.0)
+        assert len(toy.all_lanes) == 2
+        toy.refuse_open = None
+        while not rig.fleet.lanes[0].up:
+            await rig.recv()
+        assert asyncio.get_running_loop().time() < 25.0
+
+    sim(main)
