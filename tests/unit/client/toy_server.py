@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -226,7 +227,7 @@ class ToyServer:
     describes: int = 0
     dials: int = 0
 
-    async def __aenter__(self) -> ToyServer:
+    async def __aenter__(self) -> Self:
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
         return self
