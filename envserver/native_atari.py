@@ -17,6 +17,7 @@ a soft end ends no game (test_breakout_plays_on_past_its_first_life).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +36,7 @@ from envserver.recipe import Recipe
 _INFOS: Final = ("lives", "episode_frame_number", "frame_number")
 _SEED_MASK: Final = 2**31 - 1
 _NO_LIMIT: Final = 2**31 - 1
+MEASURED: Final = (0, 12)  # what is said above was not so in 0.11.2
 
 
 class NativeAtariHost(NativeHost):
@@ -96,6 +98,8 @@ class NativeAtariHost(NativeHost):
         settings = recipe.atari
         if settings is None:
             return "only preprocessed games have a native host: serve the alias without preprocess=false"
+        if ale_version() < MEASURED:
+            return f"ale-py is older than {'.'.join(map(str, MEASURED))}, where a masked reset fails: upgrade it"
         if wish.autoreset not in (pb.SAME_STEP, pb.NEXT_STEP):
             return "ALE's vector environment cannot do without autoreset: pass SAME_STEP or NEXT_STEP"
         if settings.mode is not None or settings.difficulty is not None:
@@ -192,3 +196,8 @@ class NativeAtariHost(NativeHost):
         rows = StepRows([obs], rewards, flags)
         rows.infos = [InfoColumn(key, self._every_row, infos[key]) for key in _INFOS]
         return rows
+
+
+def ale_version() -> tuple[int, ...]:
+    """Major and minor version of the installed ale-py."""
+    return tuple(int(part) for part in metadata.version("ale-py").split(".")[:2])

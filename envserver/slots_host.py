@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import gymnasium
 import numpy as np
 
 from asyncrl.errors import ServerRefused
@@ -31,14 +30,13 @@ from asyncrl.wire.tensors import Array
 from envserver import faults, gym_spec
 from envserver.atari import SOFT_END
 from envserver.episode_stats import EpisodeCounter
-from envserver.gym_spec import BadValue
 from envserver.host import LaneWish, Progress
 from envserver.recipe import Recipe
 from envserver.row_buffers import RowBuffers
 from envserver.slot import Slot, as_reward
+from envserver.slot_building import build_slots, make_alike
 from envserver.slot_keeper import SlotKeeper
 
-AnyEnv = gymnasium.Env[Any, Any]
 MAX_PAUSE_S: Final = 0.1  # of a step in which no slot can move
 
 log = logging.getLogger("envserver")
@@ -69,7 +67,7 @@ class SlotsHost:
         self.adopt(wish)
         self._down: set[int] = set()
         self._lives = np.zeros(count, np.int64)  # transitions of each slot's incarnation
-        template = self._build_all(progress)
+        template = build_slots(recipe, self._slots, self._record, progress)
         self.spec: LaneSpec = recipe.spec(template.observation_space, template.action_space)
         self._spaces = (template.observation_space, template.action_space)
         self._unbatch = gym_spec.unbatcher(template.action_space)
@@ -234,7 +232,7 @@ class SlotsHost:
             seed = rebuilt_seed(self._run_seed, slot.fleet_slot, slot.incarnation)
             cause = slot.cause
             try:
-                slot.install(self._make())
+                slot.install(make_alike(self._recipe, self._spaces))
                 self._first_obs(row, slot, seed, None)
             except Exception as error:
                 self._record(row, slot, error, "creating it anew")
@@ -261,40 +259,6 @@ class SlotsHost:
         if wait > 0.0:
             self._sleep(min(wait, MAX_PAUSE_S))
 
-    # ------------------------------------------------------------------------------------------------ building
-
-    def _build_all(self, progress: Progress) -> AnyEnv:
-        """Build every slot in order; an environment whose spaces are those of the lane.
-
-        One after the other: constructors hold the GIL (8 ALE games take 0.50 s, and 0.49 s with two threads).
-        """
-        template: AnyEnv | None = None
-        first: Exception | None = None
-        for row, slot in enumerate(self._slots):
-            try:
-                env = self._recipe.make()
-                template = env if template is None else template
-                _check_spaces(env, (template.observation_space, template.action_space))
-                slot.install(env)
-            except Exception as error:
-                first = error if first is None else first
-                self._record(row, slot, error, "creating it")
-            progress(row + 1, len(self._slots))
-        if template is None and first is None:  # a lane without slots has a spec all the same
-            try:
-                return self._recipe.make()
-            except Exception as error:
-                first = error
-        if template is None:
-            assert first is not None
-            raise ServerRefused("BUILD_FAILED", faults.describe(first, f"creating {self._recipe.alias.alias}"))
-        return template
-
-    def _make(self) -> AnyEnv:
-        env = self._recipe.make()
-        _check_spaces(env, self._spaces)
-        return env
-
     # ------------------------------------------------------------------------------------------------ the rest
 
     def render(self, rows: Sequence[int]) -> list[Array]:
@@ -319,11 +283,3 @@ class SlotsHost:
         """Close every environment; safe to call twice."""
         for slot in self._slots:
             slot.discard()
-
-
-def _check_spaces(env: AnyEnv, spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]) -> None:
-    for name, ours, lane in zip(
-        ("observation", "action"), (env.observation_space, env.action_space), spaces, strict=True
-    ):
-        if ours != lane:
-            raise BadValue(f"its {name} space {ours} is not the lane's {lane}")

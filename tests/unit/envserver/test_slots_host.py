@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from tests.unit.envserver import zoo
 from tests.unit.envserver.driving import RESET_ALL, Driver, SideBySide, build, seeds, sync
 
 MODES = [pb.SAME_STEP, pb.NEXT_STEP, pb.DISABLED]
+TAXI = f'taxi={"Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"}{{"max_episode_steps":11}}'
 ALE = 'pong=ALE/Pong-v5{"preprocess":false,"obs_type":"ram","max_episode_steps":13}'
 
 
@@ -74,7 +76,7 @@ def column(rows: StepRows, key: str) -> dict[int, Any]:
         ("CartPole-v1", 150),
         ('pendulum=Pendulum-v1{"max_episode_steps":9}', 60),
         ("Blackjack-v1", 40),
-        ('taxi=Taxi-v4{"max_episode_steps":11}', 60),
+        (TAXI, 60),
         (zoo.options("mixed", "mixed"), 40),
         (ALE, 40),
     ],
