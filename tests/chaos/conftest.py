@@ -9,4 +9,4 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def grpc_is_up() -> None:
     """gRPC's own poller, its thread and its two sockets, is there before any census looks."""
-    grpc.aio.init_grpc_aio()
+    grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]  # the stubs lack it

@@ -12,19 +12,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from asyncrl.client.connecting import connect
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.errors import LaneLost
 from asyncrl.wire.handshake import rebuilt_seed
+from tests.rig.census import census
 from tests.rig.ledger import LaneLedger, Ledger
 from tests.rig.ledger_audit import Report
 from tests.rig.ledger_env import NUM_ACTIONS
-from tests.rig.processes import until
+from tests.rig.processes import EnvServerProcess, ledger_option, until
 
 
 class Driver:
@@ -54,11 +59,11 @@ class Driver:
         self._pump = self._group.create_task(self._run(), name="driver")
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> None:
-        """Stops receiving; the fleet is the caller's to close."""
+    async def __aexit__(self, *_: object) -> None:
+        """Stops receiving; the fleet is the caller's to close. What the body raised goes on as it is."""
         assert self._pump is not None
         self._pump.cancel()
-        await self._group.__aexit__(*exc_info)
+        await self._group.__aexit__(None, None, None)
 
     async def _run(self) -> None:
         while True:
@@ -123,3 +128,30 @@ class Driver:
         """Settle and audit."""
         await self.settle()
         return self.ledger.check(journal).raise_if_violated()
+
+
+@dataclass
+class Scene:
+    """A server, a fleet on it, and somebody who plays."""
+
+    server: EnvServerProcess
+    fleet: Fleet
+    driver: Driver
+
+    async def audited(self) -> Report:
+        """The books balance, and there was one event per loss."""
+        report = await self.driver.finish(self.server.journal)
+        assert self.fleet.stats.faults["lane_lost"] == len(self.driver.losses)
+        return report
+
+
+@asynccontextmanager
+async def scene(directory: Path, *, steps: int = 300, quotas: str = "", **settings: Any) -> AsyncIterator[Scene]:
+    """A server with LedgerEnv (`kwargs`: the owner's) and a fleet (`settings`: FleetConfig's); `steps` were made."""
+    kwargs = settings.pop("kwargs", {"mean_length": 40})
+    wish: dict[str, Any] = {"env": "ledger", "num_envs": 6, "lanes": 3, "seed": 9} | settings
+    options = [word for quota in quotas.split() for word in ("--quota", quota)]
+    server = EnvServerProcess(directory, num_envs=wish["num_envs"], envs=[ledger_option(**kwargs)], options=options)
+    async with census(), server, connect(server.address, **wish) as fleet, Driver(fleet) as driver:
+        await driver.transitions(steps)
+        yield Scene(server, fleet, driver)

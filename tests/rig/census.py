@@ -88,6 +88,11 @@ def descendants(root: int | None = None) -> dict[int, str]:
     return found
 
 
+def living(root: int | None = None) -> set[int]:
+    """pids of all processes below `root` (this one) that are not dead and only waiting to be collected."""
+    return {pid for pid, name in descendants(root).items() if not name.endswith("(zombie)")}
+
+
 def become_subreaper() -> None:
     """Orphans of our children become our children, so that they are seen (Linux)."""
     if sys.platform == "linux":
