@@ -69,7 +69,7 @@ class StepRows:
 
 def final_rows_of(flags: Array) -> Array:
     """Rows (u4) that carry a final observation: an end and a new first observation in one row, not SOFT."""
-    return np.flatnonzero((flags & (FIRST | NO_TRANSITION | SOFT)) == FIRST).astype(_U4)
+    return ((flags & (FIRST | NO_TRANSITION | SOFT)) == FIRST).nonzero()[0].astype(_U4)
 
 
 def encode(rows: StepRows, spec: LaneSpec, stack: StackEncoder | None = None) -> bytes:
@@ -127,8 +127,8 @@ def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | No
     message = parse_body(pb.StepResult, body)
     flags = tensors.from_bytes(message.flags, np.dtype("<u1"), (num_slots,), "flags").copy()
     rewards = tensors.from_bytes(message.rewards, np.dtype("<f8"), (num_slots,), "rewards").copy()
-    final_rows = info_codec.read_rows(message.final_rows, num_slots, "final_rows")
-    if not np.array_equal(final_rows, final_rows_of(flags)):
+    final_rows = final_rows_of(flags)
+    if message.final_rows != final_rows.tobytes():
         raise RemoteProtocolError("final_rows are not the rows that the flags say")
     leaves = spec.observation.leaves
     if stack is None or spec.stack_leaf is None:
