@@ -63,20 +63,16 @@ class FleetWindow(Window):
     def __init__(self, settings: RunSettings, fleet: Fleet) -> None:
         super().__init__(settings)
         self.round_trips: list[float] = []
-        self.extra: dict[str, float] = {}
         self._fleet = fleet
         self._rss: list[tuple[float, dict[str, int]]] = []
-        self._roles: dict[int, str] = {}
 
     def begin(self) -> None:
         stats = self._fleet.stats
-        self._roles = processes.family()
-        self._cpu = processes.cpu_s(self._roles)
         self._wire = (stats.bytes_in, stats.bytes_out, stats.frames_in + stats.frames_out)
         super().begin()
 
     def finish(self) -> None:
-        cpu = processes.cpu_s(self._roles)
+        super().finish()
         stats = self._fleet.stats
         steps = max(self.transitions, 1)
         bytes_in, bytes_out, frames = (
@@ -92,7 +88,6 @@ class FleetWindow(Window):
             "bytes_out_per_step": bytes_out / steps,
             "faults": float(sum(stats.faults.values())),
         }
-        self.extra |= {f"cpu_us_per_step {role}": 1e6 * (cpu[role] - self._cpu[role]) / steps for role in cpu}
         if self.round_trips:
             p50, p99 = np.percentile(np.array(self.round_trips) * 1e3, [50, 99])
             self.extra |= {"rtt_p50_ms": float(p50), "rtt_p99_ms": float(p99)}
@@ -102,7 +97,7 @@ class FleetWindow(Window):
         """Until the window is over; cancelled, it keeps what it has."""
         while not self.over:
             if self.counting:
-                self._rss.append((self.transitions, dict(processes.rss_bytes(self._roles))))
+                self._rss.append((self.transitions, dict(processes.rss_bytes(self.roles))))
             await asyncio.sleep(RSS_EVERY_S)
 
     def _memory(self) -> None:
@@ -113,10 +108,6 @@ class FleetWindow(Window):
             self.extra[f"rss_mib_per_million_steps {role}"] = grown
             self.extra[f"rss_mib {role}"] = points[-1][1][role] / 2**20
 
-    def result_json(self) -> dict[str, Any]:
-        result = self.result()
-        result.extra |= self.extra
-        return result.to_json()
 
 
 class Driver:
@@ -197,7 +188,7 @@ async def measure(settings: RunSettings) -> dict[str, Any]:
                 await window.ended.wait()
                 driving.cancel()
         num_lanes = len(fleet.lanes)
-    result = window.result_json()
+    result = window.result().to_json()
     result["extra"]["lanes"] = float(num_lanes)
     return result
 

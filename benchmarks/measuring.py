@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import processes
+
 LAG_TICK_S = 0.005
 
 
@@ -64,6 +66,8 @@ class Window:
         self.transitions = self.rows = self.messages = self.bytes = 0
         self.elapsed_s = 0.0
         self.lags: list[float] = []
+        self.extra: dict[str, float] = {}
+        self.roles: dict[int, str] = {}
         self._settings = settings
 
     @property
@@ -93,13 +97,18 @@ class Window:
         self.ended.set()
 
     def begin(self) -> None:
+        self.roles = processes.family()
+        self._cpu = processes.cpu_s(self.roles)
         self.counting = True
 
     def finish(self) -> None:
-        """For those who measure more: called while everything still runs."""
+        """Called while everything still runs."""
+        cpu = processes.cpu_s(self.roles)
+        steps = max(self.transitions, 1)
+        self.extra |= {f"cpu_us_per_step {role}": 1e6 * (cpu[role] - self._cpu[role]) / steps for role in cpu}
 
     def result(self) -> MeasuredRun:
         lags = np.maximum(np.array(self.lags), 0.0) * 1e3
-        extra = {"loop_lag_p99_ms": float(np.percentile(lags, 99)), "loop_lag_max_ms": float(lags.max())}
+        extra = {"loop_lag_p99_ms": float(np.percentile(lags, 99)), "loop_lag_max_ms": float(lags.max()), **self.extra}
         per_s = 1 / self.elapsed_s
         return MeasuredRun(self.transitions * per_s, self.rows * per_s, self.messages * per_s, extra)
