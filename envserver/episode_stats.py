@@ -14,7 +14,6 @@ from asyncrl.wire.flags import NO_TRANSITION, SOFT, TERMINATED, TRUNCATED, Flags
 from asyncrl.wire.step_rows import EpisodeStats
 from asyncrl.wire.tensors import Array
 
-
 _U4: Final = np.dtype("<u4")
 _F4: Final = np.dtype("<f4")
 # By flags of a row: looking them up is cheaper than three operations on `[B]`.

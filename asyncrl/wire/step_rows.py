@@ -69,7 +69,8 @@ class StepRows:
 
 def final_rows_of(flags: Array) -> Array:
     """Rows (u4) that carry a final observation: an end and a new first observation in one row, not SOFT."""
-    return ((flags & (FIRST | NO_TRANSITION | SOFT)) == FIRST).nonzero()[0].astype(_U4)
+    is_final: Array = (flags & (FIRST | NO_TRANSITION | SOFT)) == FIRST
+    return is_final.nonzero()[0].astype(_U4)
 
 
 def encode(rows: StepRows, spec: LaneSpec, stack: StackEncoder | None = None) -> bytes:
