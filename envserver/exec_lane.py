@@ -15,25 +15,38 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from envserver.confinement import confine
+
+# A dying server's socket closes a moment before or after its death pipe.
+_DEATH_S: Final = 0.5
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
     confine()
     if sys.platform == "win32":
-        sock = socket.fromshare(sys.stdin.buffer.read())
+        sock, before_exit = socket.fromshare(sys.stdin.buffer.read()), _nothing
     else:
         lane_fd, death_fd = map(int, arguments)
         os.set_inheritable(lane_fd, False)
         os.set_inheritable(death_fd, False)
-        threading.Thread(target=_die_with, args=(death_fd,), name="death-watch", daemon=True).start()
+        death_watch = threading.Thread(target=_die_with, args=(death_fd,), name="death-watch", daemon=True)
+        death_watch.start()
         sock = socket.socket(fileno=lane_fd)
+
+        def before_exit() -> None:
+            # Where the server is dead, a lane that left at once would leave behind what it started.
+            death_watch.join(_DEATH_S)
+
     # Imports of simulators are slow; from here on stacks can be dumped and the server's end is seen.
     from envserver.lane_process import run_lane
 
-    run_lane(sock, None)
+    run_lane(sock, None, before_exit)
+
+
+def _nothing() -> None:
+    """On Windows the job object ends what the lane started."""
 
 
 def _die_with(descriptor: int) -> None:

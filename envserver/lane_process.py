@@ -325,7 +325,9 @@ def _log_exception() -> str:
 # ---------------------------------------------------------------------------------------------------------- processes
 
 
-def run_lane(sock: socket.socket, registry: Registry | None) -> NoReturn:
+def run_lane(
+    sock: socket.socket, registry: Registry | None, before_exit: Callable[[], object] = lambda: None
+) -> NoReturn:
     """Serve the lane, then end the process, without the exit handlers of whoever it was forked from."""
     status = 1
     try:
@@ -335,6 +337,7 @@ def run_lane(sock: socket.socket, registry: Registry | None) -> NoReturn:
         lane.serve()
         status = 0
         lane.close()
+        before_exit()
     except BaseException:
         # SystemExit of an environment too: it ends the lane, not the function that runs it.
         traceback.print_exc()

@@ -65,7 +65,9 @@ class Nursery:
             kill_group(pid)
 
     def _serve_request(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES, _NUM_FDS, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors = b"", list[int]()
+        with contextlib.suppress(ConnectionResetError):  # the server died with messages of ours unread
+            data, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES, _NUM_FDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         try:
