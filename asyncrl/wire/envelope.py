@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
@@ -22,6 +23,7 @@ CHUNK_BYTES: Final = 256 * 1024
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 # Before a lane's spec is known nothing larger than this is worth reading.
 SMALL_BODY_BYTES: Final = 1024 * 1024
+MAX_TEXT_BYTES: Final = 4096  # of an Error or an Event
 
 _CRC_HEADER = struct.Struct("<QQIBBH")
 M = TypeVar("M", bound=ProtoMessage)
@@ -77,32 +79,32 @@ class FrameReader:
     def __init__(self, limit: int = SMALL_BODY_BYTES, expect_crc: bool | None = None) -> None:
         self.limit = limit
         self.crc = expect_crc  # None until the first frame has decided for the stream
-        self._head: pb.Frame | None = None
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._head: tuple[int, int] | None = None  # kind and seq of the body that is being joined
+        # One buffer, not a list of parts: tiny parts would take many times their bytes.
+        self._parts = bytearray()
 
     def feed(self, data: bytes) -> Message | None:
         """One frame in; a message out when its last part has arrived."""
         frame = self._parse(data)
-        self._size += len(frame.body)
-        if self._size > self.limit:
+        body = frame.body
+        if len(self._parts) + len(body) > self.limit:
             raise RemoteProtocolError(
                 f"{kind_name(frame.kind)} body over {self.limit} bytes: this lane's spec allows no such size",
                 "FRAME_TOO_BIG",
             )
-        head = self._head
-        if head is None and not frame.more:  # by far the most frequent case
-            self._size = 0
-            return Message(frame.kind, frame.seq, frame.body, frame.ack, frame.deadline_ms)
-        if head is not None and (head.kind, head.seq) != (frame.kind, frame.seq):
-            raise RemoteProtocolError(f"part of {kind_name(frame.kind)} inside {kind_name(head.kind)} {head.seq}")
-        self._parts.append(frame.body)
+        if self._head is None and not frame.more:  # by far the most frequent case
+            return Message(frame.kind, frame.seq, body, frame.ack, frame.deadline_ms)
+        if self._head not in (None, (frame.kind, frame.seq)):
+            raise RemoteProtocolError(f"part of {kind_name(frame.kind)} {frame.seq} inside another body")
+        if not body:  # it would never reach the limit
+            raise RemoteProtocolError(f"an empty part of {kind_name(frame.kind)} {frame.seq}")
+        self._parts += body
         if frame.more:
-            self._head = head or frame
+            self._head = (frame.kind, frame.seq)
             return None
-        body = b"".join(self._parts)
-        self._head, self._parts, self._size = None, [], 0
-        return Message(frame.kind, frame.seq, body, frame.ack, frame.deadline_ms)
+        joined = bytes(self._parts)
+        self._head, self._parts = None, bytearray()
+        return Message(frame.kind, frame.seq, joined, frame.ack, frame.deadline_ms)
 
     def _parse(self, data: bytes) -> pb.Frame:
         if not data:
@@ -119,6 +121,9 @@ class FrameReader:
             raise RemoteProtocolError(f"lane index {frame.lane}: one stream carries one lane", "UNSUPPORTED")
         has_crc = frame.HasField("crc")
         if self.crc is None:
+            # A crc with a flipped bit in its tag is an unknown field, and would turn the check off for the stream.
+            if not has_crc and len(UnknownFieldSet(frame)):
+                raise RemoteProtocolError("unknown fields in the first frame, before anybody agreed on them")
             self.crc = has_crc
         if has_crc != self.crc:
             raise RemoteProtocolError("crc must be in every frame of a stream or in none")
@@ -129,10 +134,15 @@ class FrameReader:
 
 def error_body(code: str, text: str, *, retryable: bool = False, error_id: str = "", **fields: int | str) -> bytes:
     """A serialised Error; `fields` are row, retry_after_ms, cause."""
-    error = pb.Error(code=pb.ErrorCode.Value(code), text=text[:4096], retryable=retryable, id=error_id)
+    error = pb.Error(code=pb.ErrorCode.Value(code), text=plain_text(text), retryable=retryable, id=error_id)
     for name, value in fields.items():
-        setattr(error, name, value)
+        setattr(error, name, plain_text(value) if isinstance(value, str) else value)
     return error.SerializeToString()
+
+
+def plain_text(text: str) -> str:
+    """At most 4 KiB that protobuf takes: the words of an exception can hold lone surrogates, as file names do."""
+    return text.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
 def parse_body(kind: type[M], body: bytes) -> M:

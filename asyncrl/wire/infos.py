@@ -1,4 +1,8 @@
-"""Env infos that travel: named arrays of numbers, a fixed shape per key, under a byte cap."""
+"""Env infos that travel: named arrays of numbers, a fixed shape per key, under a byte cap.
+
+Invariants: columns round-trip (test_columns_round_trip); a column of a peer is refused before anything of it is read
+where its rows, shape, dtype or size make no sense (test_columns_that_make_no_sense_are_refused).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class InfoColumn:
 
 
 def to_proto(columns: list[InfoColumn], num_slots: int) -> list[pb.InfoColumn]:
-    """Columns that cover every slot leave `rows` out."""
+    """Columns that cover every slot leave `rows` out, and columns of no slot stay at home."""
     return [
         pb.InfoColumn(
             key=column.key,
@@ -36,6 +40,7 @@ def to_proto(columns: list[InfoColumn], num_slots: int) -> list[pb.InfoColumn]:
             data=tensors.to_bytes(column.data),
         )
         for column in columns
+        if len(column.rows)
     ]
 
 
@@ -46,6 +51,7 @@ def from_proto(messages: list[pb.InfoColumn], num_slots: int) -> list[InfoColumn
         rows = read_rows(message.rows, num_slots, f"rows of info {message.key!r}") if message.rows else None
         count = num_slots if rows is None else len(rows)
         dtype, shape = tensors.dtype_of(message.dtype), tuple(message.shape)
+        tensors.check_shape(shape, dtype, f"info {message.key!r}")
         if math.prod(shape) * dtype.itemsize > MAX_INFO_BYTES:
             raise RemoteProtocolError(f"info {message.key!r}: over {MAX_INFO_BYTES} bytes a slot")
         data = tensors.from_bytes(message.data, dtype, (count, *shape), f"info {message.key!r}").copy()

@@ -1,6 +1,7 @@
 """The server's end of the lane protocol, without I/O: dedup of requests, cache of replies, resume.
 
-Invariants: a request is handed out at most once (test_a_request_is_executed_at_most_once); a
+Invariants: an illegal event raises and changes nothing (test_illegal_event_changes_nothing); a
+request is handed out at most once (test_a_request_is_executed_at_most_once); a
 reply is kept until acked and no longer (test_cache_holds_exactly_the_unacked); the cache never
 holds more than `max_in_flight` replies, because a request whose seq is further ahead of its own
 ack is a FLOW_VIOLATION (test_cache_is_bounded_whatever_the_client_acks).
@@ -47,15 +48,18 @@ class ServerLane:
 
     def receive(self, message: Message) -> Message | None:
         """Account for one message of the client; None for a request that had been received before."""
-        self._ack(message.ack)
+        if message.ack > self.answered:
+            raise RemoteProtocolError(f"ack {message.ack} of a reply that was never sent; {self.answered} is the last")
         if message.kind in REQUESTS:
-            return self._request(message)
-        if message.kind not in CLIENT_CONTROL:
+            found = self._request(message)
+        elif message.kind not in CLIENT_CONTROL:
             raise RemoteProtocolError(f"{kind_name(message.kind)} is not for a client to send")
-        if message.seq:
+        elif message.seq:
             raise RemoteProtocolError(f"{kind_name(message.kind)} is a control frame and has no seq")
-        self.state = after(self.state, message.kind, RemoteProtocolError)
-        return message
+        else:
+            self.state, found = after(self.state, message.kind, RemoteProtocolError), message
+        self._ack(message.ack)
+        return found
 
     def reply(self, kind: int, body: bytes) -> list[bytes]:
         """The reply to the oldest unanswered request; frames to send (none without a stream)."""
@@ -64,9 +68,10 @@ class ServerLane:
         if kind not in (REPLY_OF[self._waiting[0]], pb.ERROR):
             raise LocalProtocolError(f"{kind_name(kind)} does not answer {kind_name(self._waiting[0])}")
         detached = self.state is LaneState.DETACHED
-        if not detached:
-            step = after_error(self.state, 1, LocalProtocolError) if kind == pb.ERROR else None
-            self.state = step or after(self.state, kind, LocalProtocolError)
+        if kind == pb.ERROR and not detached:
+            self.state = after_error(self.state, 1, LocalProtocolError)
+        elif not detached:
+            self.state = after(self.state, kind, LocalProtocolError)
         self._waiting.popleft()
         self.answered += 1
         message = Message(kind, self.answered, body)
@@ -106,8 +111,6 @@ class ServerLane:
         return self.answered - len(self._cache)
 
     def _ack(self, ack: int) -> None:
-        if ack > self.answered:
-            raise RemoteProtocolError(f"ack {ack} of a reply that was never sent; {self.answered} is the last")
         while self._cache and self._cache[0].seq <= ack:
             self._cache.popleft()
 

@@ -3,12 +3,14 @@
 `SpaceSpec` is what travels in `Spec`. A value of the space (for B slots at once) is a plain
 list of arrays, one `[B, *leaf.shape]` per leaf in `SpaceSpec.leaves` order.
 
-Invariants: nodes are in pre-order and every parent precedes its children; the wire form
-round-trips to an equal object (test_space_round_trips_through_the_wire).
+Invariants: nodes of a peer are in pre-order, every one has what its kind needs, and nothing is larger than an array can
+be (test_spaces_that_make_no_sense_are_refused); the wire form round-trips to an equal object
+(test_space_round_trips_through_the_wire).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,7 +38,7 @@ class Leaf:
     @property
     def nbytes(self) -> int:
         """Bytes of one slot."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +59,7 @@ class Node:
     min_length: int = 0
     max_length: int = 0
     charset: str = ""
+    bf16: bool = False  # `dtype` is u2 then, and holds the raw bits
 
     @property
     def is_leaf(self) -> bool:
@@ -116,9 +119,13 @@ class SpaceSpec:
         if not 0 < len(message.nodes) <= MAX_NODES:
             raise RemoteProtocolError(f"a space has 1 to {MAX_NODES} nodes, not {len(message.nodes)}")
         nodes = tuple(_node_from_proto(node) for node in message.nodes)
-        for index, node in enumerate(nodes):
-            _check_place(nodes, index, node)
-        return SpaceSpec(nodes)
+        _check_places(nodes)
+        space = SpaceSpec(nodes)
+        for leaf in space.leaves:
+            tensors.check_shape(leaf.shape, leaf.dtype, f"space leaf {leaf.path!r}")
+        if space.nbytes > tensors.MAX_SLOT_BYTES:
+            raise RemoteProtocolError(f"a space of {space.nbytes} bytes a slot; {tensors.MAX_SLOT_BYTES} are possible")
+        return space
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SpaceSpec) and self._wire == other._wire
@@ -141,12 +148,30 @@ def read_leaves(parts: Sequence[bytes], leaves: Sequence[Leaf], rows: int, what:
     ]
 
 
-def _check_place(nodes: tuple[Node, ...], index: int, node: Node) -> None:
-    if index == 0:
-        if node.parent != -1:
-            raise RemoteProtocolError("the first node of a space is its root")
-    elif not 0 <= node.parent < index or nodes[node.parent].is_leaf:
-        raise RemoteProtocolError(f"space node {index} has no container for a parent")
+def _check_places(nodes: tuple[Node, ...]) -> None:
+    """Pre-order: a node's parent is a container that is still open, and its key is the next one there."""
+    if nodes[0].parent != -1 or nodes[0].key:
+        raise RemoteProtocolError("the first node of a space is its root, without parent and key")
+    last_keys: dict[int, str | None] = {}  # of the open containers, from the root to the latest node
+    for index, node in enumerate(nodes):
+        while last_keys and next(reversed(last_keys)) != node.parent:
+            last_keys.popitem()
+        if index and not last_keys:
+            raise RemoteProtocolError(f"space node {index}: its parent is no container, or not where pre-order has it")
+        if index:
+            _check_key(nodes[node.parent].kind, node.key, last_keys[node.parent], index)
+            last_keys[node.parent] = node.key
+        if not node.is_leaf:
+            last_keys[index] = None
+
+
+def _check_key(kind: int, key: str, last: str | None, index: int) -> None:
+    if kind == pb.TUPLE:
+        in_order = key == ("0" if last is None else str(int(last) + 1))
+    else:
+        in_order = last is None or key > last
+    if not in_order:
+        raise RemoteProtocolError(f"space node {index}: key {key[:40]!r} is not in the order of its container")
 
 
 def _optional(array: tensors.Array | None) -> bytes:
@@ -159,7 +184,7 @@ def _node_to_proto(node: Node) -> pb.Node:
         kind=node.kind,
         parent=node.parent,
         key=node.key,
-        dtype=tensors.code_of(node.dtype) if leaf else pb.DTYPE_UNSPECIFIED,
+        dtype=_dtype_code(node) if leaf else pb.DTYPE_UNSPECIFIED,
         shape=node.shape,
         low=_optional(node.low),
         high=_optional(node.high),
@@ -173,21 +198,27 @@ def _node_to_proto(node: Node) -> pb.Node:
     )
 
 
+def _dtype_code(node: Node) -> pb.DType.ValueType:
+    return pb.BF16 if node.bf16 else tensors.code_of(node.dtype)
+
+
 def _node_from_proto(message: pb.Node) -> Node:
     if message.kind not in (pb.BOX, pb.DISCRETE, pb.MULTI_DISCRETE, pb.MULTI_BINARY, pb.TEXT, pb.DICT, pb.TUPLE):
         raise RemoteProtocolError(f"unknown kind of space node: {message.kind}")
     leaf = message.kind not in (*_CONTAINERS, pb.TEXT)
     dtype = tensors.dtype_of(message.dtype) if leaf else np.dtype(np.float32)
     shape = tuple(message.shape)
+    tensors.check_shape(shape, dtype, f"space node {message.key[:40]!r}")
 
     def bound(data: bytes, of: np.dtype[Any]) -> tensors.Array | None:
         return tensors.from_bytes(data, of, shape, f"bounds of {message.key!r}") if data else None
 
-    return Node(
+    node = Node(
         kind=message.kind,
         parent=message.parent,
         key=message.key,
         dtype=dtype,
+        bf16=leaf and message.dtype == pb.BF16,
         shape=shape,
         low=bound(message.low, dtype),
         high=bound(message.high, dtype),
@@ -199,3 +230,20 @@ def _node_from_proto(message: pb.Node) -> Node:
         max_length=message.max_length,
         charset=message.charset,
     )
+    wrong = _what_is_missing(node)
+    if wrong is not None:
+        raise RemoteProtocolError(f"space node {message.key[:40]!r}: {wrong}")
+    return node
+
+
+def _what_is_missing(node: Node) -> str | None:
+    """What a node of this kind needs and this one lacks."""
+    if node.kind in (pb.DISCRETE, pb.MULTI_DISCRETE, pb.MULTI_BINARY) and node.dtype.kind == "f":
+        return f"a countable space of {node.dtype}"
+    if node.kind == pb.DISCRETE and (node.shape or node.n < 1):
+        return f"DISCRETE has one number and at least one value, not shape {list(node.shape)} and n = {node.n}"
+    if node.kind == pb.MULTI_DISCRETE and (node.nvec is None or (node.nvec < 1).any()):
+        return "MULTI_DISCRETE needs nvec, and at least one value in each place"
+    if node.kind == pb.TEXT and not (node.min_length <= node.max_length and (node.charset or not node.max_length)):
+        return f"TEXT of {node.min_length} to {node.max_length} out of {len(node.charset)} characters"
+    return None

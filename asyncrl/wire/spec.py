@@ -1,13 +1,20 @@
-"""`LaneSpec`: what a lane's arrays look like, and the hash by which two servers are compared."""
+"""`LaneSpec`: what a lane's arrays look like, and the hash by which two servers are compared.
+
+Invariants: a spec round-trips through the wire with its hash (test_a_spec_and_its_hash_survive_the_wire); one whose
+parts do not fit each other is refused (test_specs_that_make_no_sense_are_refused).
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.spaces import SpaceSpec
+
+MAX_MASK_SIZE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,8 @@ class LaneSpec:
     render_mode: str = ""
     render_fps: float = 0.0
     build: str = ""
+    reward_low: float = 0.0  # both 0: unknown
+    reward_high: float = 0.0
 
     @property
     def stack_depth(self) -> int:
@@ -41,6 +50,8 @@ class LaneSpec:
             render_mode=self.render_mode,
             render_fps=self.render_fps,
             build=self.build,
+            reward_low=self.reward_low,
+            reward_high=self.reward_high,
         )
 
     @staticmethod
@@ -50,6 +61,10 @@ class LaneSpec:
             raise RemoteProtocolError("several rows per slot are reserved for a later version", "UNSUPPORTED")
         if message.stack_leaf > len(observation.leaves):
             raise RemoteProtocolError(f"stack_leaf {message.stack_leaf} names no leaf")
+        if message.stack_leaf and not any(observation.leaves[message.stack_leaf - 1].shape[:1]):
+            raise RemoteProtocolError(f"stack_leaf {message.stack_leaf} has no axis of frames")
+        if message.mask_size > MAX_MASK_SIZE:
+            raise RemoteProtocolError(f"a mask over {message.mask_size} actions; {MAX_MASK_SIZE} are possible")
         return LaneSpec(
             env=message.env,
             observation=observation,
@@ -60,6 +75,8 @@ class LaneSpec:
             render_mode=message.render_mode,
             render_fps=message.render_fps,
             build=message.build,
+            reward_low=message.reward_low,
+            reward_high=message.reward_high,
         )
 
     def hash(self) -> bytes:

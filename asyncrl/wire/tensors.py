@@ -1,14 +1,16 @@
 """Arrays as raw little-endian bytes: the dtype table of the wire and the two directions.
 
-Only the dtypes of the table travel. Object, structured, string and big-endian arrays are
-refused on the way out, and a length that does not match its spec on the way in.
+Invariants: what travelled is equal bit for bit (test_every_dtype_and_shape_round_trips); only the dtypes of the table
+travel: objects, structures, strings and the like are refused on the way out (test_foreign_dtypes_are_refused); a
+length that does not match its spec, a shape that no array can have and a bool that is neither 0 nor 1 are refused on
+the way in (test_bytes_that_are_no_such_array_are_refused).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,10 @@ from asyncrl.errors import LocalProtocolError, RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
 
 Array = npt.NDArray[Any]
+
+MAX_DIMS: Final = 16  # NumPy 1 has room for 32; the slot axis and the stack axis are among them
+MAX_SLOT_BYTES: Final = 256 * 1024 * 1024  # of one array and one slot
+_BOOL: Final = np.dtype(np.bool_)
 
 # bf16 has no NumPy dtype; it travels and is held as its 16 raw bits.
 _TABLE: dict[int, np.dtype[Any]] = {
@@ -53,10 +59,16 @@ def code_of(dtype: npt.DTypeLike) -> pb.DType.ValueType:
     return found
 
 
+def check_shape(shape: Sequence[int], dtype: np.dtype[Any], what: str) -> None:
+    """Refuses a shape of the peer's that no array should have: too many axes, or too many bytes but for a zero."""
+    if len(shape) > MAX_DIMS or math.prod(size or 1 for size in shape) * dtype.itemsize > MAX_SLOT_BYTES:
+        raise RemoteProtocolError(f"{what}: no array of {dtype} has the shape {list(shape[: MAX_DIMS + 1])}")
+
+
 def to_bytes(array: Array) -> bytes:
     """C-order little-endian bytes of an array of any layout."""
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
+    if array.dtype not in _CODES:  # big-endian, or refused: the bytes of objects would be addresses of this process
+        array = array.astype(_TABLE[code_of(array.dtype)])
     return array.tobytes()
 
 
@@ -65,4 +77,8 @@ def from_bytes(data: bytes, dtype: np.dtype[Any], shape: Sequence[int], what: st
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) != wanted:
         raise RemoteProtocolError(f"{what}: {len(data)} bytes where {tuple(shape)} of {dtype} needs {wanted}")
-    return np.frombuffer(data, dtype).reshape(shape)
+    array = np.frombuffer(data, dtype)
+    # Any other byte in a bool array makes NumPy's sums and negations wrong.
+    if dtype == _BOOL and wanted and array.view(np.uint8).max() > 1:
+        raise RemoteProtocolError(f"{what}: a bool is 0 or 1, not {array.view(np.uint8).max()}")
+    return array.reshape(shape)

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.client_lane import ClientLane
@@ -14,7 +16,8 @@ from asyncrl.wire.lane_table import REPLY_OF
 from asyncrl.wire.spaces import Node, SpaceSpec
 from asyncrl.wire.spec import LaneSpec
 
-SPEC = LaneSpec("toy", SpaceSpec((Node(pb.DISCRETE, n=9),)), SpaceSpec((Node(pb.DISCRETE, n=3),)))
+I8 = np.dtype("<i8")
+SPEC = LaneSpec("toy", SpaceSpec((Node(pb.DISCRETE, dtype=I8, n=9),)), SpaceSpec((Node(pb.DISCRETE, dtype=I8, n=3),)))
 
 
 class MemoryBackend:
