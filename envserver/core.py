@@ -140,7 +140,9 @@ class EnvServer:
         if not slots:
             raise ServerRefused("UNSUPPORTED", "a lane without slots (a simulation lane) is not offered here")
         if len(request.incarnations) != slots or len(request.seeds) not in (0, slots):
-            raise ServerRefused("BAD_REQUEST", f"{slots} fleet_slots need as many incarnations, and as many seeds or none")
+            raise ServerRefused(
+                "BAD_REQUEST", f"{slots} fleet_slots need as many incarnations, and as many seeds or none"
+            )
         return slots
 
     def _fence_older(self, run_id: str, epoch: int) -> None:
@@ -262,5 +264,3 @@ def _memory_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
     except (OSError, IndexError, ValueError):
         return 0
-
-

@@ -410,4 +410,3 @@ class Relay:
         self._backend.close()
         if self.lost is None:
             self._on_closed(self, reason)
-

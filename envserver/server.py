@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from asyncrl.errors import ServerRefused
+from asyncrl.errors import RemoteProtocolError, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
 from envserver import auth, listening
@@ -74,6 +74,8 @@ async def _opaque(context: Context, what: str) -> AsyncIterator[None]:
         raise
     except ServerRefused as error:
         await context.abort(_STATUS.get(error.code, grpc.StatusCode.FAILED_PRECONDITION), str(error))
+    except RemoteProtocolError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error.code}: {error}")
     except BaseException as error:
         if _peer_is_gone(error):
             log.debug("%s: the client is gone", what)
@@ -87,9 +89,9 @@ def _peer_is_gone(error: BaseException) -> bool:
     """Writing to an RPC that has ended raises one of several things, inside the group of the lane's tasks."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_peer_is_gone, error.exceptions))
-    return isinstance(error, asyncio.CancelledError | asyncio.InvalidStateError | grpc.RpcError | grpc.aio.AbortError) or (
-        type(error).__name__ in ("ExecuteBatchError", "InternalError", "UsageError")
-    )
+    return isinstance(
+        error, asyncio.CancelledError | asyncio.InvalidStateError | grpc.RpcError | grpc.aio.AbortError
+    ) or (type(error).__name__ in ("ExecuteBatchError", "InternalError", "UsageError"))
 
 
 def _handlers(core: EnvServer) -> grpc.GenericRpcHandler[bytes, bytes]:
@@ -204,5 +206,3 @@ def _say_ready(config: ServerConfig, core: EnvServer, bound: list[listening.Addr
     print(json.dumps(line), flush=True)
     if not config.embedded:
         print(listening.welcome(config, bound), file=sys.stderr, flush=True)
-
-

@@ -184,6 +184,11 @@ class EnvServerProcess:
         assert self._child is not None
         await self._child.wait()
 
+    async def wait(self, within_s: float = 15.0) -> int:
+        """The exit status of a server that ends by itself. Cancellation leaves it running."""
+        assert self._child is not None
+        return await self._child.wait(within_s)
+
     async def terminate(self, within_s: float = 15.0) -> int:
         """SIGTERM; its exit status."""
         self.signal(signal.SIGTERM)

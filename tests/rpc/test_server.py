@@ -1,0 +1,135 @@
+"""The env server process over real gRPC: opaque errors, health, signals, a port that is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import asyncrl
+from asyncrl.wire._generated import env_pb2 as pb
+from envserver import server as server_module
+from envserver.core import EnvServer
+from tests.rig.processes import ROOT, EnvServerProcess, child_environment
+
+pytestmark = pytest.mark.rpc
+
+LOCAL = grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP)
+
+
+class _BrokenCore:
+    """A core whose every call fails with something private in its text."""
+
+    async def describe(self, request: pb.DescribeRequest) -> pb.DescribeReply:
+        raise ValueError("secret of describe")
+
+    async def lane(self, stream: server_module.GrpcStream) -> None:
+        await stream.read()
+        raise RuntimeError("secret of lane")
+
+
+@pytest.fixture
+async def broken() -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a server around a broken core."""
+    server = grpc.aio.server()
+    core: EnvServer = _BrokenCore()  # type: ignore[assignment]
+    server.add_generic_rpc_handlers((server_module._handlers(core),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    await server.stop(None)
+
+
+async def test_internal_errors_are_opaque(broken: grpc.aio.Channel) -> None:
+    """An exception of ours reaches the peer as INTERNAL with an id; neither its text nor its type does."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await broken.unary_unary("/asyncrl.v1.EnvService/Describe")(b"")
+    call = broken.stream_stream("/asyncrl.v1.EnvService/Lane")()
+    await call.write(b"x")
+    await call.done_writing()
+    for code, text in ((failure.value.code(), failure.value.details()), (await call.code(), await call.details())):
+        assert code is grpc.StatusCode.INTERNAL
+        assert text is not None and text.startswith("INTERNAL: id ")
+        assert "secret" not in text and "Error" not in text
+
+
+async def test_a_malformed_describe_is_the_callers_fault(broken: grpc.aio.Channel) -> None:
+    """Bytes that are no DescribeRequest get INVALID_ARGUMENT with a typed code."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await broken.unary_unary("/asyncrl.v1.EnvService/Describe")(b"\xff\xff")
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "BAD_FRAME" in (failure.value.details() or "")
+
+
+async def test_health_turns_before_the_drain(tmp_path: Path) -> None:
+    """After SIGTERM health is NOT_SERVING while a lane that is still held is served to its end."""
+    async with EnvServerProcess(tmp_path, envs=["CartPole-v1"], options=["--drain-s", "3"]) as server:
+        async with grpc.aio.secure_channel(server.address, LOCAL) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest(service="asyncrl.v1.EnvService")
+            assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+            call = channel.stream_stream("/asyncrl.v1.EnvService/Lane")()
+            opening = pb.Open(run_id="r", env="CartPole-v1", fleet_slots=[0], incarnations=[0])
+            opening.protocol.major = 1
+            frame = pb.Frame(seq=1, kind=pb.OPEN, body=opening.SerializeToString())
+            await call.write(frame.SerializeToString())
+            assert pb.Frame.FromString(await call.read()).kind == pb.OPENED
+            server.signal(signal.SIGTERM)
+            event = pb.Frame.FromString(await call.read())
+            assert event.kind == pb.EVENT and pb.Event.FromString(event.body).kind == pb.DRAINING
+            assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert pb.Frame.FromString(await call.read()).kind == pb.BYE
+            await call.done_writing()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        assert await server.wait() == 0
+
+
+async def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
+    """A client in the middle of its work loses nothing that it was answered; the server ends with status 0."""
+    async with EnvServerProcess(tmp_path, envs=["CartPole-v1"]) as server:
+        async with asyncrl.connect(server.address, env="CartPole-v1", num_envs=4, lanes=2, seed=1) as fleet:
+            for _ in range(2):
+                arrival = await fleet.recv()
+                assert arrival.rows is not None
+            server.signal(signal.SIGTERM)
+            async with asyncio.timeout(20):
+                while fleet.lanes_up:
+                    await asyncio.sleep(0.05)
+        assert await server.wait() == 0
+
+
+async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:
+    """Status 2 and a text that names the address; the first server goes on."""
+    async with EnvServerProcess(tmp_path, envs=["CartPole-v1"]) as server:
+        command = [sys.executable, "-m", "envserver", "--env", "CartPole-v1", "--listen", server.address]
+        second = await asyncio.to_thread(
+            subprocess.run, command, cwd=ROOT, env=child_environment(), capture_output=True, timeout=30, check=False
+        )
+        assert second.returncode == 2
+        assert server.address in second.stderr.decode()
+        async with asyncrl.connect(server.address, env="CartPole-v1", num_envs=1) as fleet:
+            assert (await fleet.recv()).rows is not None
+
+
+async def test_an_embedded_server_ends_with_its_parent(tmp_path: Path) -> None:
+    """When the pipe on its standard input closes, for whatever reason, the server ends with status 0."""
+    command = [sys.executable, "-m", "envserver", "--embedded", "--env", "CartPole-v1", "--listen", "127.0.0.1:0"]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stdin is not None
+    assert "ready" in json.loads(await process.stdout.readline())
+    process.stdin.close()
+    async with asyncio.timeout(20):
+        assert await process.wait() == 0
