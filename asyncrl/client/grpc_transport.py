@@ -68,6 +68,7 @@ class GrpcTransport:
         self._on_end = on_end
         self._ended = asyncio.Event()  # nothing more to read
         self._writing = False
+        self._reading = False
         self._closed = False
 
     async def send_frame(self, frame: bytes) -> None:
@@ -88,6 +89,7 @@ class GrpcTransport:
         """See Transport. Cancellation breaks the stream."""
         if self._ended.is_set():
             return None
+        self._reading = True
         try:
             data: object = await self._call.read()
         except asyncio.CancelledError:
@@ -100,6 +102,8 @@ class GrpcTransport:
             if self._closed:
                 return None
             raise _lost(self._address, error) from None
+        finally:
+            self._reading = False
         if isinstance(data, bytes):
             return data
         self._ended.set()  # grpc.aio.EOF
@@ -115,13 +119,21 @@ class GrpcTransport:
             if not (self._writing or self._call.done()):
                 async with asyncio.timeout(CLOSE_S):
                     await self._call.done_writing()
-                    await self._ended.wait()
+                    await self._read_out()
         except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError, grpc.aio.InternalError):
             pass  # it is cancelled below
         finally:
             # Abandoned calls are never collected: each one is ended, whatever happened before.
             self._call.cancel()
             self._on_end()
+
+    async def _read_out(self) -> None:
+        """Until the server has ended its side; whoever reads already goes on doing so."""
+        while not self._ended.is_set():
+            if self._reading:
+                await self._ended.wait()
+            else:
+                await self.recv_frame()
 
 
 class _LaneChannel:
