@@ -109,7 +109,6 @@ class FleetWindow(Window):
             self.extra[f"rss_mib {role}"] = points[-1][1][role] / 2**20
 
 
-
 class Driver:
     """Answers arrivals until the window is over."""
 
@@ -172,13 +171,13 @@ def fleet_of(settings: RunSettings) -> Any:
         "host": settings.host,
         "seed": 0,
     }
-    servers = () if settings.servers == "embedded" else settings.servers.split(",")
-    return connect(*servers, **env_kwargs)
+    return connect(None if settings.servers == "embedded" else settings.servers, **env_kwargs)
 
 
 async def measure(settings: RunSettings) -> dict[str, Any]:
     async with fleet_of(settings) as fleet:
         window = FleetWindow(settings, fleet)
+        assert fleet.spec is not None
         async with acting(settings, fleet.spec) as batcher:
             random = RandomPolicy(partial(draw_actions, fleet.spec.action))
             async with asyncio.TaskGroup() as group:
@@ -196,6 +195,7 @@ async def measure(settings: RunSettings) -> dict[str, Any]:
 def main(settings: RunSettings) -> dict[str, Any]:
     if settings.switch_interval_s is not None:
         sys.setswitchinterval(settings.switch_interval_s)
+    run_loop(asyncio.sleep(0))  # libuv opens a pipe for signals once, and keeps it
     before = processes.open_descriptors()
     result = run_loop(measure(settings))
     left = {pid: role for pid, role in processes.family().items() if role != "client"}

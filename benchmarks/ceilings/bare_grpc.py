@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+
+from asyncrl.client.loop_factory import new_event_loop
 
 T = TypeVar("T")
 Handler = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
@@ -44,12 +45,6 @@ def bare_channel(address: str) -> Any:
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """On uvloop where there is one, as asyncrl does."""
-    if os.environ.get("ASYNCRL_UVLOOP") != "0":
-        try:
-            import uvloop
-        except ImportError:
-            pass
-        else:
-            return uvloop.run(main)
-    return asyncio.run(main)
+    """On the loop that asyncrl runs on."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
