@@ -93,7 +93,14 @@ class NurseryClient:
             del self._tickets[ticket]
             ends.abandon()
             raise ServerRefused("BUSY", f"the nursery takes no request: {error.strerror}", retryable=True) from error
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled() and answer.exception() is None:
+                # The cancellation came after the answer and before this task had run again.
+                answer.result().close()
+                answer.result().kill()
+            raise
 
     async def close(self) -> None:
         """Kill all lanes, end the nursery, wait for all of them. After a cancellation call it again."""

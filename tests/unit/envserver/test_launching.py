@@ -21,6 +21,7 @@ from asyncrl.errors import ConfigError, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.lane_handle import CLOSE_S, LOG_BYTES
 from envserver.launching import ExecLauncher, Launcher, NurseryLauncher, make_launcher
+from envserver.nursery_client import NurseryClient
 from tests.unit.envserver.wild_env import (
     ESCAPED,
     EXIT,
@@ -270,6 +271,26 @@ async def test_a_cancelled_start_leaves_no_process(name: str, launchers: Callabl
             task.cancel()
         if not task.cancelled():
             task.result().kill()
+    await until(lambda: len(launcher.pids) <= 1)
+    assert len(launcher.pids) == 1
+
+
+async def test_a_start_cancelled_after_its_answer_leaves_no_process(
+    launchers: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane exists, but the task that wanted it is cancelled before it runs again."""
+    launcher = launchers("nursery")
+    await launcher.start()
+    started = NurseryClient._started
+
+    def cancel_at_once(client: NurseryClient, ticket: int, pid: int, descriptors: list[int]) -> None:
+        started(client, ticket, pid, descriptors)
+        task.cancel()
+
+    monkeypatch.setattr(NurseryClient, "_started", cancel_at_once)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(launcher.start())
+    assert task.cancelled()
     await until(lambda: len(launcher.pids) == 1)
 
 
