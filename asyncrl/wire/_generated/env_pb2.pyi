@@ -1261,7 +1261,10 @@ class StepResult(_message.Message):
     final_rows: _builtins.bytes
     """u4[R], ascending: rows with FIRST and without"""
     mask: _builtins.bytes
-    """b1[B, mask_size] allowed actions under obs; empty = all"""
+    """final stack does not continue the stack before it, all
+    of them whole: the length tells
+    b1[B, mask_size] allowed actions under obs; empty = all
+    """
     final_mask: _builtins.bytes
     """b1[R, mask_size]; empty = all"""
     to_play: _builtins.bytes
@@ -1291,7 +1294,7 @@ class StepResult(_message.Message):
     @_builtins.property
     def final_obs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """NO_TRANSITION that are not SOFT
-        one per leaf, [R, *shape]; stack leaf as above
+        one per leaf, [R, *shape]; stack leaf as above, or, where a
         """
 
     @_builtins.property
