@@ -65,7 +65,6 @@ class SlotsHost:
         self._recipe, self._sleep = recipe, sleep
         self._slots = [Slot(row, 0, SlotKeeper(clock)) for row in range(count)]
         self.adopt(wish)
-        self._down: set[int] = set()
         self._lives = np.zeros(count, np.int64)  # transitions of each slot's incarnation
         template = build_slots(recipe, self._slots, self._record, progress)
         self.spec: LaneSpec = recipe.spec(template.observation_space, template.action_space)
@@ -204,7 +203,6 @@ class SlotsHost:
     # ------------------------------------------------------------------------------------------------ faults
 
     def _fault(self, row: int, slot: Slot, error: Exception, during: str) -> None:
-        self._rows.rewards[row] = 0.0
         cut = CUT if slot.state == RowState.RUNNING else 0
         self._rows.flags[row] = cut | NO_TRANSITION
         if cut:
@@ -221,7 +219,6 @@ class SlotsHost:
         slot.cause = faults.describe(error, during)
         slot.keeper.fault(int(self._lives[row]))
         self._lives[row] = 0
-        self._down.add(row)
         log.warning("slot %d (fleet slot %d): %s", row, slot.fleet_slot, slot.cause, exc_info=error)
 
     def _try_rebuild(self, row: int, slot: Slot, flag: int) -> None:
@@ -239,14 +236,13 @@ class SlotsHost:
                 slot.discard()
             else:
                 slot.keeper.restored()
-                self._down.discard(row)
                 self._rows.rebuilt.append(Rebuilt(row, slot.incarnation, "ENV_FAULT", cause))
                 self._begin_row(row, slot, flag | FIRST)
                 return
 
     def _check_alive(self) -> None:
         """Keep a lane without a living slot from spinning, and say so once all of them are in quarantine."""
-        if not self._slots or len(self._down) < len(self._slots):
+        if not self._slots or any(slot.env is not None for slot in self._slots):
             return
         wait = min(slot.keeper.retry_in_s() for slot in self._slots)
         if wait > 0.0 and all(slot.keeper.quarantined for slot in self._slots):

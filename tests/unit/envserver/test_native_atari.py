@@ -127,6 +127,32 @@ def test_breakout_plays_on_past_its_first_life(host: pb.Host.ValueType) -> None:
     assert (rows.stats.returns[0], rows.stats.lengths[0]) == (reward, steps)
 
 
+@pytest.mark.parametrize("limit", [6, 100_000])
+def test_an_ended_row_can_be_reset_by_mask(limit: int) -> None:
+    """Next-step autoreset: the reset takes the place of the one that was due, whoever ended the episode."""
+    option = f'breakout=ALE/Breakout-v5{{{EXACT},"max_episode_steps":{limit}}}'
+    native, slots = (Driver(build(option, 2, host=host, autoreset=pb.NEXT_STEP), 2) for host in (pb.NATIVE, pb.SLOTS))
+    same_rows(native.reset(seeds(0, 2)), slots.reset(seeds(0, 2)))
+    rng, resets = np.random.default_rng(1), 0
+    while resets < 4:
+        action = rng.integers(4, size=2)
+        rows = native.step([action])
+        same_rows(rows, slots.step([action]))
+        ended = (rows.flags == TERMINATED) | (rows.flags == TRUNCATED)
+        if ended.any():
+            resets += 1
+            row = int(np.argmax(ended))
+            request = ResetRequest(np.arange(2) == (row if resets % 2 else 1 - row), None, None)
+            same_rows(native.reset(request), slots.reset(request))
+
+
+def test_rewards_are_raw() -> None:
+    """Space Invaders pays 5 to 30 points for a hit: nothing clips them."""
+    driver = Driver(build(f"s=ALE/SpaceInvaders-v5{{{EXACT}}}", 1, host=pb.NATIVE), 1)
+    driver.reset(seeds(0, 1))
+    assert max(driver.step([np.array([step % 6])]).rewards[0] for step in range(300)) >= 5
+
+
 def test_native_seeds_are_per_slot() -> None:
     """No-ops and sticky actions of a row follow its own seed, in a fresh host and in a used one."""
     hosts = [Driver(build("ALE/Breakout-v5", 3, host=pb.NATIVE), 3) for _ in range(2)]

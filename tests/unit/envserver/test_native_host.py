@@ -13,7 +13,10 @@ from asyncrl.errors import ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, TERMINATED, TRUNCATED
 from asyncrl.wire.requests import ResetRequest
-from envserver.host import Host
+from envserver.host import Host, LaneWish
+from envserver.native_host import NativeHost
+from envserver.recipe import Recipe
+from envserver.registry import parse_env_option
 from tests.unit.envserver import zoo
 from tests.unit.envserver.driving import Driver, assert_infos_equal, build, registered, seeds
 
@@ -27,15 +30,20 @@ class LoopedVectorEnv(SyncVectorEnv):
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
-    def __init__(self, num_envs: int, which: str = "mixed", fails_at: int = -1) -> None:
+    def __init__(self, num_envs: int, which: str = "mixed", fails_at: int = -1, sloppy: bool = False) -> None:
         super().__init__([zoo.mixed if which == "mixed" else zoo.masked] * num_envs)
-        self._fails_in = fails_at
+        self._fails_in, self._sloppy = fails_at, sloppy
 
     def step(self, actions: Any) -> Any:
         self._fails_in -= 1
         if self._fails_in == -1:
             raise RuntimeError("this vector environment broke")
-        return super().step(actions)
+        resets = self._autoreset_envs.copy()
+        obs, rewards, terminated, truncated, infos = super().step(actions)
+        if self._sloppy:
+            rewards[resets] = 7.0
+            terminated[resets] = True
+        return obs, rewards, terminated, truncated, infos
 
 
 def test_native_rows_equal_those_of_the_environment() -> None:
@@ -99,6 +107,27 @@ def test_composite_spaces_and_infos_are_taken_apart() -> None:
         np.testing.assert_array_equal(by_path["where"], obs["where"])
         assert_infos_equal(rows.infos, infos, 3)
         assert rows.infos_dropped == 1  # the text
+
+
+def test_what_a_reset_row_returns_beside_its_observation_counts_for_nothing() -> None:
+    """Rewards and ends of a step that was a reset are not believed, and the game's time begins with it."""
+    now = [0.0]
+    with registered("Sloppy-v0", zoo.mixed, LoopedVectorEnv):
+        recipe = Recipe(parse_env_option('s=Sloppy-v0{"sloppy":true}'), {})
+        wish = LaneWish("s", num_slots=2, autoreset=pb.NEXT_STEP)
+        driver = Driver(NativeHost(recipe, wish, lambda *_: None, clock=lambda: now[0]), 2)
+    driver.reset()
+    for game in range(3):
+        for step in range(7):
+            now[0] += 1.0
+            rows = driver.step()
+            assert rows.rewards.tolist() == [step + 1.0] * 2
+        assert rows.stats is not None, game
+        assert rows.stats.returns.tolist() == [28.0, 28.0]
+        assert rows.stats.times.tolist() == [7.0, 7.0]
+        now[0] += 50.0
+        rows = driver.step()
+        assert (rows.flags.tolist(), rows.rewards.tolist()) == ([FIRST | NO_TRANSITION] * 2, [0.0, 0.0])
 
 
 def test_masks_of_vector_infos_are_a_leaf() -> None:

@@ -154,6 +154,16 @@ def test_masks_and_players_are_leaves_and_no_infos() -> None:
     assert rows.infos_dropped == 0
 
 
+def test_a_first_observation_without_a_mask_allows_everything() -> None:
+    """The mask of the old episode does not outlive it."""
+    driver = Driver(build(zoo.options("masked", "masked", '{"at_reset":false}'), 2), 2)
+    driver.reset()
+    driver.step()
+    rows = driver.reset(ResetRequest(np.array([True, False]), None, None))
+    assert rows.mask is not None
+    assert rows.mask.tolist() == [[True] * 3, [True, True, False]]
+
+
 def test_the_mask_of_several_choices_is_joined() -> None:
     """MultiDiscrete takes its mask as a tuple, one array per choice; on the wire it is one row."""
     driver = Driver(build(zoo.options("masked", "masked", '{"multi":true}'), 1), 1)
@@ -287,6 +297,19 @@ def test_a_lane_that_cannot_be_built_is_refused() -> None:
     """If every constructor fails, the client gets the reason and no paths."""
     with pytest.raises(ServerRefused, match=r"BUILD_FAILED.*build fails as scripted in \.\.\./place\.cfg"):
         scripted({"build:*": "raise"})
+
+
+def test_a_long_life_is_counted_once() -> None:
+    """After an accident in a long life the count begins anew: what breaks at once again has to wait."""
+    driver, _ = scripted({"step:0:150": "raise", "step:1:0": "raise", "step:2:0": "raise"}, num_slots=1)
+    driver.reset()
+    for _ in range(150):
+        driver.step()
+    assert [driver.step().flags[0] for _ in range(3)] == [
+        CUT | FIRST | NO_TRANSITION,
+        CUT | FIRST | NO_TRANSITION,
+        CUT | NO_TRANSITION,
+    ]
 
 
 def test_broken_slots_wait_without_a_busy_loop() -> None:

@@ -58,7 +58,7 @@ class MixedEnv(gymnasium.Env[Any, Any]):
         self._action = action
         self._t += 1
         ends = self._t >= self._length
-        return self._obs(), float(self._t), ends, ends and self._t % 2 == 0, self._info()
+        return self._obs(), float(self._t), ends, ends and self._t % 2 == 1, self._info()
 
 
 def mixed(length: int = 7) -> gymnasium.Env[Any, Any]:
@@ -142,9 +142,9 @@ class MaskedEnv(gymnasium.Env[Any, Any]):
 
     observation_space = spaces.Discrete(100)
 
-    def __init__(self, multi: bool = False, width: int = 3) -> None:
+    def __init__(self, multi: bool = False, width: int = 3, at_reset: bool = True) -> None:
         self.action_space = spaces.MultiDiscrete([2, 3]) if multi else spaces.Discrete(3)
-        self._multi, self._width = multi, width
+        self._multi, self._width, self._at_reset = multi, width, at_reset
         self._t = 0
 
     def _info(self) -> dict[str, Any]:
@@ -155,15 +155,15 @@ class MaskedEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._t = 0
-        return self._t, self._info()
+        return self._t, self._info() if self._at_reset else {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._t += 1
         return self._t, 0.0, self._t >= 4, False, self._info()
 
 
-def masked(multi: bool = False, width: int = 3) -> gymnasium.Env[Any, Any]:
-    return MaskedEnv(multi, width)
+def masked(multi: bool = False, width: int = 3, at_reset: bool = True) -> gymnasium.Env[Any, Any]:
+    return MaskedEnv(multi, width, at_reset)
 
 
 class GraphEnv(ScriptedEnv):
