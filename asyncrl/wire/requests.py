@@ -1,16 +1,18 @@
 """Bodies of RESET and STEP, and the checks an action has to pass before an environment sees it.
 
-Invariant: `check_actions` accepts every action of the space and refuses NaN and anything outside
+Invariants: `check_actions` accepts every action of the space and refuses NaN and anything outside
 a countable space (test_actions_out_of_the_space_are_refused). Boxes are not clipped: what lies
-outside their bounds is the environment's to treat, as in Gymnasium.
+outside their bounds is the environment's to treat, as in Gymnasium. JSON is the strict one, up to
+64 KiB (test_json_of_the_peer_is_strict).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
 from asyncrl.wire.spaces import Leaf, Node, SpaceSpec, read_leaves
 from asyncrl.wire.tensors import Array
+
+MAX_JSON_BYTES: Final = 64 * 1024
 
 
 class ResetRequest(NamedTuple):
@@ -35,6 +39,9 @@ def encode_reset(request: ResetRequest) -> bytes:
     if request.mask is not None:
         message.mask = tensors.to_bytes(request.mask.astype(np.bool_))
     if request.seeds is not None and any(seed is not None for seed in request.seeds):
+        wrong = next((seed for seed in request.seeds if seed is not None and not 0 <= seed < 1 << 64), None)
+        if wrong is not None:
+            raise LocalProtocolError(f"seed {wrong} is not within 0..2**64-1")
         message.seeds.extend(seed or 0 for seed in request.seeds)
         if None in request.seeds:
             message.seeded = bytes(seed is not None for seed in request.seeds)
@@ -46,7 +53,10 @@ def encode_reset(request: ResetRequest) -> bytes:
 def decode_reset(body: bytes, num_slots: int) -> ResetRequest:
     message = parse_body(pb.Reset, body)
     boolean = np.dtype(np.bool_)
-    mask = tensors.from_bytes(message.mask, boolean, (num_slots,), "reset mask") if message.mask else None
+    try:
+        mask = tensors.from_bytes(message.mask, boolean, (num_slots,), "reset mask") if message.mask else None
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(str(error), "BAD_REQUEST") from None
     seeds: list[int | None] | None = None
     if message.seeds:
         if len(message.seeds) != num_slots or len(message.seeded) not in (0, num_slots):
@@ -95,12 +105,14 @@ def check_actions(action: Sequence[Array], space: SpaceSpec) -> str | None:
     for index, node in enumerate(space.nodes):
         if not node.is_leaf:
             continue
-        wrong = _wrong_rows(action[number], node)
+        is_text = node.kind == pb.TEXT
+        wrong = _wrong_texts(action[number : number + 2], node) if is_text else _wrong_rows(action[number], node)
         if wrong is not None and wrong.any():
             row = int(np.argmax(wrong))
             name = f" {space.path(index)!r}" if space.path(index) else ""
-            return f"action{name} of row {row} is {action[number][row]}, outside {_range_of(node)}"
-        number += 2 if node.kind == pb.TEXT else 1
+            shown = "no text" if is_text else action[number][row]
+            return f"action{name} of row {row} is {shown}, outside {_range_of(node)}"
+        number += 2 if is_text else 1
     return None
 
 
@@ -117,7 +129,24 @@ def _wrong_rows(array: Array, node: Node) -> Array | None:
         wrong = np.isnan(array)
     else:
         return None
-    return np.asarray(np.asarray(wrong).reshape(len(array), -1).any(axis=1))
+    return np.asarray(np.asarray(wrong).reshape(len(array), math.prod(array.shape[1:])).any(axis=1))
+
+
+def _wrong_texts(leaves: Sequence[Array], node: Node) -> Array:
+    """b1 `[B]` for the two leaves of TEXT: UTF-8 out of the charset, of the length that is said, and zeros behind it."""
+    data, lengths = leaves
+    charset = frozenset(node.charset)
+
+    def is_wrong(row: bytes, length: int) -> bool:
+        if not 0 <= length <= len(row) or any(row[length:]):
+            return True
+        try:
+            text = row[:length].decode()
+        except UnicodeDecodeError:
+            return True
+        return not (node.min_length <= len(text) <= node.max_length and charset.issuperset(text))
+
+    return np.fromiter(map(is_wrong, map(bytes, data), lengths.tolist()), np.bool_, len(data))
 
 
 def _range_of(node: Node) -> str:
@@ -125,28 +154,39 @@ def _range_of(node: Node) -> str:
         return f"{node.start}..{node.start + node.n - 1}"
     if node.kind == pb.MULTI_DISCRETE and node.nvec is not None:
         return f"nvec {node.nvec.tolist()}"
+    if node.kind == pb.TEXT:
+        return f"texts of {node.min_length}..{node.max_length} characters of its charset"
     return "0..1" if node.kind == pb.MULTI_BINARY else "the numbers"
 
 
 def to_json(value: Mapping[str, Any], what: str) -> bytes:
     """A JSON object; NumPy scalars become numbers."""
     try:
-        return json.dumps(dict(value), sort_keys=True, default=_plain).encode()
-    except (TypeError, ValueError) as error:
+        data = json.dumps(dict(value), sort_keys=True, default=_plain, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{what} must be plain JSON values: {error}") from None
+    if len(data) > MAX_JSON_BYTES:
+        raise ConfigError(f"{what}: {len(data)} bytes of JSON; {MAX_JSON_BYTES} are possible")
+    return data
 
 
 def from_json(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object from the peer; empty bytes are an empty one."""
     if not data:
         return {}
+    if len(data) > MAX_JSON_BYTES:
+        raise RemoteProtocolError(f"{what}: {len(data)} bytes of JSON; {MAX_JSON_BYTES} are possible", "BAD_REQUEST")
     try:
-        value = json.loads(data)
+        value = json.loads(data.decode(), parse_constant=_no_json)
     except (ValueError, RecursionError):
         raise RemoteProtocolError(f"{what}: not JSON", "BAD_REQUEST") from None
     if not isinstance(value, dict):
         raise RemoteProtocolError(f"{what}: a JSON object is wanted", "BAD_REQUEST")
     return value
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON, though Python reads it")
 
 
 def _plain(value: Any) -> Any:

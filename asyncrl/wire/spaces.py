@@ -224,7 +224,7 @@ def _node_from_proto(message: pb.Node) -> Node:
         high=bound(message.high, dtype),
         n=message.n,
         start=message.start,
-        nvec=bound(message.nvec, np.dtype("<i8")),
+        nvec=bound(message.nvec, np.dtype("<i8")) if math.prod(shape) else np.zeros(shape, "<i8"),
         nvec_start=bound(message.nvec_start, np.dtype("<i8")),
         min_length=message.min_length,
         max_length=message.max_length,

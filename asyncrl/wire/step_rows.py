@@ -15,7 +15,8 @@ from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire import infos as info_codec
 from asyncrl.wire import tensors
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.envelope import parse_body
+from asyncrl.wire.envelope import parse_body, plain_text
+from asyncrl.wire.fields import bytes_field_head
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT
 from asyncrl.wire.frame_stack import StackDecoder, StackEncoder
 from asyncrl.wire.infos import InfoColumn
@@ -25,6 +26,8 @@ from asyncrl.wire.tensors import Array
 
 _U4 = np.dtype("<u4")
 _EMPTY_ROWS = np.zeros(0, _U4)
+_FIRST_SOFT = FIRST | SOFT
+_ERROR_CODES = frozenset(pb.ErrorCode.values())
 
 
 @dataclass(slots=True)
@@ -84,12 +87,15 @@ def encode(rows: StepRows, spec: LaneSpec, stack: StackEncoder | None = None) ->
     obs, final_obs = list(rows.obs), list(rows.final_obs)
     if stack is not None and spec.stack_leaf is not None:
         _encode_stack(rows, spec.stack_leaf, stack, obs, final_obs, message)
-    message.obs.extend(map(tensors.to_bytes, obs))
     if len(rows.final_rows):
         message.final_rows = tensors.to_bytes(rows.final_rows)
         message.final_obs.extend(map(tensors.to_bytes, final_obs))
     _encode_rare(rows, message)
-    return message.SerializeToString()
+    parts: list[bytes] = []
+    for leaf in obs:  # field 1, so it comes first
+        data = tensors.to_bytes(leaf)
+        parts += bytes_field_head(pb.StepResult.OBS_FIELD_NUMBER, len(data)), data
+    return b"".join((*parts, message.SerializeToString()))
 
 
 def _encode_stack(
@@ -119,7 +125,7 @@ def _encode_rare(rows: StepRows, message: pb.StepResult) -> None:
     if rows.final_infos:
         message.final_infos.extend(info_codec.to_proto(rows.final_infos, len(rows.flags)))
     for rebuilt in rows.rebuilt:
-        cause = pb.Error(code=pb.ErrorCode.Value(rebuilt.code), text=rebuilt.text, row=rebuilt.row)
+        cause = pb.Error(code=pb.ErrorCode.Value(rebuilt.code), text=plain_text(rebuilt.text), row=rebuilt.row)
         message.rebuilt.append(pb.Rebuilt(row=rebuilt.row, incarnation=rebuilt.incarnation, cause=cause))
 
 
@@ -133,10 +139,12 @@ def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | No
         raise RemoteProtocolError("final_rows are not the rows that the flags say")
     leaves = spec.observation.leaves
     if stack is None or spec.stack_leaf is None:
+        if message.stack_rows or message.stack_obs:
+            raise RemoteProtocolError("whole stacks, but the frame-stack codec was not agreed on")
         final_obs = _final_leaves(message, leaves, len(final_rows))
         obs = [leaf.copy() for leaf in read_leaves(message.obs, leaves, num_slots, "obs")]
     else:
-        obs, final_obs = _decode_stack(message, spec, num_slots, final_rows, stack)
+        obs, final_obs = _decode_stack(message, spec, (flags & _FIRST_SOFT) == FIRST, final_rows, stack)
     rows = StepRows(obs, rewards, flags, final_rows, final_obs, action_crc=message.action_crc)
     _decode_rare(message, rows, spec, num_slots)
     return rows
@@ -144,14 +152,17 @@ def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | No
 
 def _final_leaves(message: pb.StepResult, leaves: tuple[Leaf, ...], count: int) -> list[Array]:
     if not count:
+        if message.final_obs:
+            raise RemoteProtocolError("final observations, but no row that ended")
         return []
     return [leaf.copy() for leaf in read_leaves(message.final_obs, leaves, count, "final_obs")]
 
 
 def _decode_stack(
-    message: pb.StepResult, spec: LaneSpec, num_slots: int, final_rows: Array, stack: StackDecoder
+    message: pb.StepResult, spec: LaneSpec, first: Array, final_rows: Array, stack: StackDecoder
 ) -> tuple[list[Array], list[Array]]:
-    index = spec.stack_leaf
+    """`first` `[B]`: rows whose stack begins anew and has to be sent whole, or it would mix two episodes."""
+    index, num_slots = spec.stack_leaf, len(first)
     assert index is not None
     whole = spec.observation.leaves[index]
     single = Leaf(whole.path, whole.dtype, (1, *whole.shape[1:]))
@@ -162,11 +173,16 @@ def _decode_stack(
     final_obs = _final_leaves(message, spec.observation.leaves if finals_whole else leaves, count)
     if final_obs and not finals_whole:
         final_obs[index] = stack.final(final_obs[index], final_rows)
-    obs = [leaf.copy() for leaf in read_leaves(message.obs, leaves, num_slots, "obs")]
+    obs = read_leaves(message.obs, leaves, num_slots, "obs")
     whole_rows = info_codec.read_rows(message.stack_rows, num_slots, "stack_rows")
+    first[whole_rows] = False
+    if first.any():
+        raise RemoteProtocolError(f"row {int(np.argmax(first))} begins anew, but its stack was not sent whole")
     sent = tensors.from_bytes(message.stack_obs, whole.dtype, (len(whole_rows), *whole.shape), "stack_obs")
-    obs[index] = stack.decode(obs[index], whole_rows, sent)
-    return obs, final_obs
+    newest = obs[index]
+    return [
+        stack.decode(newest, whole_rows, sent) if number == index else leaf.copy() for number, leaf in enumerate(obs)
+    ], final_obs
 
 
 def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slots: int) -> None:
@@ -178,7 +194,7 @@ def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slo
         rows.final_mask = tensors.from_bytes(message.final_mask, boolean, (finals, width), "final_mask").copy()
     if message.to_play:
         rows.to_play = tensors.from_bytes(message.to_play, np.dtype("<i4"), (num_slots,), "to_play").copy()
-    if message.stat_rows:
+    if message.stat_rows or message.stat_returns or message.stat_lengths or message.stat_times:
         stat_rows = info_codec.read_rows(message.stat_rows, num_slots, "stat_rows")
         shape = (len(stat_rows),)
         rows.stats = EpisodeStats(
@@ -194,6 +210,6 @@ def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slo
     for rebuilt in message.rebuilt:
         if rebuilt.row >= num_slots:
             raise RemoteProtocolError(f"rebuilt names row {rebuilt.row} of {num_slots}")
-        code = pb.ErrorCode.Name(rebuilt.cause.code)
-        rows.rebuilt.append(Rebuilt(rebuilt.row, rebuilt.incarnation, code, rebuilt.cause.text))
+        code = rebuilt.cause.code if rebuilt.cause.code in _ERROR_CODES else pb.ERROR_UNSPECIFIED
+        rows.rebuilt.append(Rebuilt(rebuilt.row, rebuilt.incarnation, pb.ErrorCode.Name(code), rebuilt.cause.text))
     rows.infos_dropped = message.infos_dropped
