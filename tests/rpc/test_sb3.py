@@ -1,0 +1,76 @@
+"""`RemoteVecEnv` beside SB3's own `DummyVecEnv`, and in the hands of SB3's PPO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from asyncrl.errors import ConfigError, LocalProtocolError
+
+stable_baselines3 = pytest.importorskip("stable_baselines3")
+
+from stable_baselines3.common.monitor import Monitor  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
+
+from asyncrl.sb3 import RemoteVecEnv  # noqa: E402
+
+pytestmark = pytest.mark.rpc
+
+
+@pytest.fixture
+def remote() -> Iterator[RemoteVecEnv]:
+    env = RemoteVecEnv("CartPole-v1", num_envs=5, lanes=2, host="slots")
+    yield env
+    env.close()
+
+
+def test_parity_with_dummy_vec_env(remote: RemoteVecEnv) -> None:
+    """Same seeds and actions: the same observations, rewards, ends, and infos that SB3's algorithms read."""
+    local = DummyVecEnv([lambda: Monitor(gymnasium.make("CartPole-v1")) for _ in range(5)])
+    local.seed(7)
+    remote.seed(7)
+    np.testing.assert_array_equal(local.reset(), remote.reset())
+    rng, ended = np.random.default_rng(0), 0
+    for _ in range(150):
+        actions = rng.integers(0, 2, 5)
+        theirs, ours = local.step(actions), remote.step(actions)
+        for left, right in zip(theirs[:3], ours[:3], strict=True):
+            np.testing.assert_array_equal(left, right)
+            assert np.asarray(left).dtype == np.asarray(right).dtype
+        for left_info, right_info in zip(theirs[3], ours[3], strict=True):
+            assert left_info["TimeLimit.truncated"] == right_info["TimeLimit.truncated"]
+            assert ("terminal_observation" in left_info) == ("terminal_observation" in right_info)
+            if "terminal_observation" in left_info:
+                ended += 1
+                np.testing.assert_array_equal(left_info["terminal_observation"], right_info["terminal_observation"])
+                for key in ("r", "l"):
+                    assert left_info["episode"][key] == right_info["episode"][key]
+    assert ended > 10
+
+
+def test_the_library_can_learn_with_it(remote: RemoteVecEnv) -> None:
+    """PPO takes it as it is: no wrapper, no warning, statistics of episodes arrive."""
+    model: Any = stable_baselines3.PPO(  # type: ignore[no-untyped-call]
+        "MlpPolicy", remote, n_steps=64, batch_size=64, n_epochs=1, device="cpu"
+    )
+    model.learn(640)
+    assert len(model.ep_info_buffer) > 5
+
+
+def test_what_cannot_be_remote_is_refused_clearly(remote: RemoteVecEnv) -> None:
+    """Methods and attributes of the environments stay on their machine, and the text says what to do."""
+    for refused in (
+        lambda: remote.env_method("foo"),
+        lambda: remote.set_attr("x", 1),
+        lambda: remote.get_attr("gravity"),
+    ):
+        with pytest.raises(LocalProtocolError, match="envserver --env"):
+            refused()
+    assert remote.get_attr("render_mode", [0, 1]) == [None, None]
+    assert remote.env_is_wrapped(Monitor) == [True] * 5
+    with pytest.raises(ConfigError, match="autoreset_mode"):
+        RemoteVecEnv("CartPole-v1", autoreset_mode="Disabled")
