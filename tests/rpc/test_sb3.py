@@ -54,9 +54,7 @@ def test_parity_with_dummy_vec_env(remote: RemoteVecEnv) -> None:
 
 def test_the_library_can_learn_with_it(remote: RemoteVecEnv) -> None:
     """PPO takes it as it is: no wrapper, no warning, statistics of episodes arrive."""
-    model: Any = stable_baselines3.PPO(  # type: ignore[no-untyped-call]
-        "MlpPolicy", remote, n_steps=64, batch_size=64, n_epochs=1, device="cpu"
-    )
+    model: Any = stable_baselines3.PPO("MlpPolicy", remote, n_steps=64, batch_size=64, n_epochs=1, device="cpu")
     model.learn(640)
     assert len(model.ep_info_buffer) > 5
 
@@ -69,7 +67,7 @@ def test_what_cannot_be_remote_is_refused_clearly(remote: RemoteVecEnv) -> None:
         lambda: remote.get_attr("gravity"),
     ):
         with pytest.raises(LocalProtocolError, match="envserver --env"):
-            refused()
+            refused()  # type: ignore[no-untyped-call]
     assert remote.get_attr("render_mode", [0, 1]) == [None, None]
     assert remote.env_is_wrapped(Monitor) == [True] * 5
     with pytest.raises(ConfigError, match="autoreset_mode"):
