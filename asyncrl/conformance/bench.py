@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from asyncrl.wire.tensors import Array
 
 NUM_SLOTS: Final = 2
 SEEDS: Final = (11, 12)
+SETTLE_S = 10.0
 Action = list[Array]
 
 
@@ -119,10 +120,10 @@ def same_obs(one: Sequence[Array], row: int, other: Sequence[Array], other_row: 
     return all(_equal(a[row], b[other_row]) for a, b in zip(one, other, strict=True))
 
 
-async def settled(condition: Any, within_s: float = 10.0) -> bool:
-    """Whether an async condition comes true within a while; what raises meanwhile counts as false."""
+async def settled(condition: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether a condition comes true within SETTLE_S; what raises meanwhile counts as false."""
     loop = asyncio.get_running_loop()
-    ends = loop.time() + within_s
+    ends = loop.time() + SETTLE_S
     while loop.time() < ends:
         try:
             if await condition():

@@ -18,7 +18,7 @@ async def _ends_the_stream(bench: Bench, what: str, frames: list[bytes], in_mid_
         for frame in frames:
             await probe.send_raw(frame)
         try:
-            ended = await probe.end(10.0)
+            ended = await probe.end()
         except Failed:
             raise Failed(f"{what}: the stream lives on; it has to end") from None
         bench.note(f"{what}: {ended[:120]}")
@@ -68,7 +68,7 @@ async def a_body_without_end_is_refused(bench: Bench) -> None:
         part = to_frames(Message(pb.STEP, 3, bytes(2 * CHUNK_BYTES), 2), bench.connector.with_crc)[0]
         for _ in range(size // CHUNK_BYTES):
             await probe.send_raw(part)
-        ended = await probe.end(10.0)
+        ended = await probe.end()
         bench.note(f"after at most {size // 2**20} MiB: {ended[:120]}")
     await bench.wait_until_served()
 
@@ -85,7 +85,7 @@ async def a_damaged_frame_never_passes(bench: Bench) -> None:
         damaged = pb.Frame.FromString(frame)
         damaged.crc ^= 0x10
         await probe.send_raw(damaged.SerializeToString())
-        message = await probe.end(10.0)
+        message = await probe.end()
         expect("STEP_RESULT" not in message, "the damaged frame was answered")
         bench.note(f"one bit of the crc flipped: {message[:120]}")
     await bench.wait_until_served()

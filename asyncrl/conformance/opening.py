@@ -128,7 +128,7 @@ async def bye_gives_the_slots_back(bench: Bench) -> None:
     async def free() -> bool:
         return await _used(bench) < during
 
-    expect(await settled(free), f"10 s after BYE {await _used(bench)} slots are used, as before it")
+    expect(await settled(free), f"long after BYE {await _used(bench)} slots are used, as before it")
     bench.note(f"used {before}, then {during} with the lane, and {await _used(bench)} after its BYE")
 
 

@@ -24,7 +24,7 @@ from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
 
-ANSWER_S: Final = 20.0
+ANSWER_S = 20.0
 MAX_BODY: Final = 256 * 1024 * 1024
 MAX_QUEUED: Final = 1024  # messages; a server that sends more unasked is stopped from being read
 
@@ -83,8 +83,9 @@ class Probe:
         except ConnectionFailed:
             return
 
-    async def receive(self, within_s: float = ANSWER_S) -> Message | Ended:
-        """The next message that is no event, or the end. Failed after `within_s`."""
+    async def receive(self, within_s: float | None = None) -> Message | Ended:
+        """The next message that is no event, or the end. Failed after `within_s`, ANSWER_S where it is None."""
+        within_s = ANSWER_S if within_s is None else within_s
         while True:
             try:
                 async with asyncio.timeout(within_s):
@@ -121,11 +122,11 @@ class Probe:
             raise Failed(f"ERROR {_code(error)} without a text: say what happened and what to do")
         return error
 
-    async def end(self, within_s: float = ANSWER_S) -> str:
+    async def end(self) -> str:
         """Read to the end of the stream; the ERROR codes on the way, and how it ended."""
         seen: list[str] = []
         while True:
-            message = await self.receive(within_s)
+            message = await self.receive()
             if isinstance(message, Ended):
                 return " ".join([*seen, message.reason])
             if message.kind == pb.ERROR:

@@ -16,7 +16,10 @@ ObsAct = dict[str, Any]
 class Nested(gymnasium.Env[ObsAct, ObsAct]):
     """Dict and Tuple spaces with every kind of leaf; infos that are nested, rare and of every dtype."""
 
-    def __init__(self) -> None:
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - Gymnasium's declaration
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space = spaces.Dict(
             position=spaces.Box(-10, 10, (3,), np.float32),
             sensors=spaces.Tuple([spaces.Discrete(7, start=-2), spaces.MultiBinary(4)]),
@@ -44,6 +47,9 @@ class Nested(gymnasium.Env[ObsAct, ObsAct]):
             info["rare"] = np.float32(draw)
         reward = float(action["force"].sum()) + int(action["switches"][0][1])
         return self.observation_space.sample(), reward, bool(draw < 0.1), self._t >= 15, info
+
+    def render(self) -> Any:
+        return np.full((2, 3, 3), self._t, np.uint8)
 
 
 class OnDemand(gymnasium.Env[Any, Any]):

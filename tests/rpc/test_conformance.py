@@ -1,0 +1,45 @@
+"""The conformance checks on the real env server, over TCP, with every kind of environment that it ships or is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from asyncrl.client.grpc_transport import GrpcConnector
+from asyncrl.conformance import CHECKS, run_checks
+from tests.rpc.serving import serving
+
+pytestmark = pytest.mark.rpc
+
+# alias -> checks that do not apply to it
+SKIPPED = {
+    "CartPole-v1": {"actions_that_are_no_numbers_are_refused", "the_step_limit_truncates"},
+    "Pendulum-v1": {"actions_out_of_range_are_refused"},
+    "Taxi-v4": {"actions_that_are_no_numbers_are_refused"},
+    "nested": {"the_step_limit_truncates"},
+}
+# Not offered yet, and not to be drawn without pygame.
+EVERYWHERE = {"a_restored_slot_goes_on_exactly"}
+UNDRAWN = {"CartPole-v1", "Pendulum-v1", "Taxi-v4"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with serving("CartPole-v1", "Pendulum-v1", "Taxi-v4", "nested=tests.rpc.simulators:Nested") as address:
+        yield address
+
+
+@pytest.mark.parametrize("env", SKIPPED)
+async def test_the_env_server_conforms(server: str, env: str) -> None:
+    """Nothing fails, and what is skipped is what this environment cannot be asked."""
+    connector = GrpcConnector(server)
+    try:
+        results = await run_checks(connector, env)
+    finally:
+        await connector.close()
+    assert [(result.check.name, result.reason) for result in results if result.status == "failed"] == []
+    skipped = {result.check.name for result in results if result.status == "skipped"}
+    allowed = SKIPPED[env] | EVERYWHERE | ({"images_have_the_size_they_claim"} if env in UNDRAWN else set())
+    assert skipped <= allowed, skipped - allowed
+    assert len(results) == len(CHECKS)
