@@ -11,11 +11,13 @@ import io
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import Final, TextIO
 
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _STDERR: Final = 2
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def confine() -> None:
@@ -49,17 +51,34 @@ def ignore_stop_signals() -> None:
     By handlers that do nothing, because ignored signals would stay ignored in programs that an environment
     starts, and `Popen.terminate()` would not end them.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOP_SIGNALS:
         signal.signal(number, _ignore)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_obey_stop_signals)
+    if sys.platform != "win32" and not _watched_forks:
+        # Once: a lane inherits the hooks of the nursery that forked it.
+        _watched_forks.append(True)
+        os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_obey_stop_signals)
+
+
+# Non-empty when the hooks are registered.
+_watched_forks: list[bool] = []
+_before_fork = threading.local()
+
+
+def _hold_back() -> None:
+    """A signal that came to a forked process before it obeys would be lost: it has to wait."""
+    _before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+
+
+def _let_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _before_fork.mask)
 
 
 def _obey_stop_signals() -> None:
     """In processes that an environment forks. A lane that the nursery has forked ignores them again."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOP_SIGNALS:
         if signal.getsignal(number) is _ignore:
             signal.signal(number, signal.SIG_DFL)
+    _let_through()
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

@@ -18,7 +18,6 @@ import os
 import secrets
 import socket
 import sys
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,19 +26,18 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 
 from asyncrl.errors import RemoteProtocolError, ServerRefused
-from asyncrl.wire import handshake, step_rows
+from asyncrl.wire import step_rows
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body, kind_name, parse_body
 from asyncrl.wire.frame_stack import StackEncoder
 from asyncrl.wire.infos import read_rows
-from asyncrl.wire.requests import check_actions, decode_reset, decode_step, from_json
-from asyncrl.wire.spec import LaneSpec
+from asyncrl.wire.requests import check_actions, decode_reset, decode_step
 from envserver.host import Host, LaneWish, Progress
 from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
+from envserver.opening import BuildProgress, fits, opened_by, wish_of
 from envserver.registry import EnvAlias, Registry
 
 MAX_ERROR_TEXT: Final = 2048
-PROGRESS_EVERY_S: Final = 0.1
 
 Build = Callable[[EnvAlias, LaneWish, Progress], Host]
 Reply = tuple[int, bytes]
@@ -71,7 +69,6 @@ class LaneProcess:
         self._opened = False
         self._reset = False  # a RESET was executed
         self._seeds: Sequence[int] = ()  # of the first reset, where it brings none of its own
-        self._spec: LaneSpec | None = None
         self._stack: StackEncoder | None = None
         self._handlers: dict[int, Callable[[bytes], Reply]] = {
             PREPARE: self._prepare,
@@ -144,17 +141,16 @@ class LaneProcess:
     def _prepare(self, body: bytes) -> Reply:
         if self._opened:
             raise ServerRefused("BAD_REQUEST", "the lane is open")
-        return PREPARED, self._describe(self._host_for(parse_body(pb.Open, body)), ()).SerializeToString()
+        return PREPARED, opened_by(*self._host_for(parse_body(pb.Open, body)), ()).SerializeToString()
 
     def _open(self, body: bytes) -> Reply:
         if self._opened:
             raise ServerRefused("BAD_REQUEST", "the lane is open already")
         request = parse_body(pb.Open, body)
-        host = self._host_for(request)
-        opened = self._describe(host, request.features)
+        host, wish = self._host_for(request)
+        opened = opened_by(host, wish, request.features)
         self._opened = True
         self._seeds = tuple(request.seeds)
-        self._spec = host.spec
         if pb.FRAME_STACK in opened.features:
             self._stack = StackEncoder()
         # What was built stays: collections during steps need not look at it.
@@ -162,27 +158,27 @@ class LaneProcess:
         gc.freeze()
         return pb.OPENED, opened.SerializeToString()
 
-    def _host_for(self, request: pb.Open) -> Host:
+    def _host_for(self, request: pb.Open) -> _Built:
         """The prepared host where it fits, else a new one."""
         if self._registry is None:
             raise ServerRefused("BAD_REQUEST", "the lane was not configured")
         alias = self._registry.get(request.env)
-        wish = _wish(request)
+        wish = wish_of(request)
         alias.check_kwargs(wish.kwargs)
         if self._built is not None:
             host, built_for = self._built
-            if _fits(host, built_for, wish):
+            if fits(host, built_for, wish):
                 host.adopt(wish)
                 self._built = _Built(host, wish)
-                return host
+                return self._built
             self.close()
             self._built = None
         self._built = _Built(self._build_host(alias, wish), wish)
-        return self._built.host
+        return self._built
 
     def _build_host(self, alias: EnvAlias, wish: LaneWish) -> Host:
         try:
-            return self._build(alias, wish, _Progress(self._socket))
+            return self._build(alias, wish, BuildProgress(self._socket))
         except ServerRefused:
             raise
         except (BrokenPipeError, ConnectionResetError):
@@ -190,26 +186,6 @@ class LaneProcess:
         except Exception as error:
             text = f"{wish.env}: {type(error).__name__}: {error}"
             raise ServerRefused("BUILD_FAILED", text, error_id=_log_exception()) from error
-
-    def _describe(self, host: Host, offered: Sequence[int]) -> pb.Opened:
-        """What of Opened the lane knows; identity, windows and limits are the relay's."""
-        able = {
-            pb.FRAME_STACK: host.spec.stack_leaf is not None,
-            pb.RENDERING: bool(host.spec.render_mode),
-            pb.SOFT_ENDS: host.soft_ends,
-        }
-        return pb.Opened(
-            protocol=handshake.version(),
-            features=handshake.common([feature for feature, can in able.items() if can], offered),
-            host=host.kind,
-            host_reason=host.reason,
-            spec=host.spec.to_proto(),
-            spec_hash=host.spec.hash(),
-            autoreset=host.autoreset,
-            snapshot_support=pb.SNAPSHOT_NONE,
-            per_slot_seeds=host.per_slot_seeds,
-            masked_reset=host.masked_reset,
-        )
 
     # ------------------------------------------------------------------ stepping
 
@@ -236,7 +212,7 @@ class LaneProcess:
 
     def _render(self, body: bytes) -> Reply:
         host, slots = self._open_host()
-        if not host.spec.render_mode:
+        if self._built is None or not self._built.wish.render:
             raise ServerRefused("UNSUPPORTED", "this lane was opened without `render`")
         asked = parse_body(pb.Render, body).rows
         rows = read_rows(asked, slots, "rows").tolist() if asked else list(range(slots))
@@ -247,54 +223,6 @@ class LaneProcess:
         if not self._opened or self._built is None:
             raise ServerRefused("BAD_REQUEST", "no OPEN has succeeded on this lane")
         return self._built.host, self._built.wish.num_slots
-
-
-class _Progress:
-    """Tells the client how many environments are built, ten times a second at most."""
-
-    def __init__(self, lane: BlockingLaneSocket) -> None:
-        self._lane = lane
-        self._last = time.monotonic()
-
-    def __call__(self, built: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last < PROGRESS_EVERY_S:
-            return
-        self._last = now
-        event = pb.Event(kind=pb.BUILDING, step=built, total=total)
-        self._lane.send(pb.EVENT, 0, event.SerializeToString())
-
-
-def _wish(request: pb.Open) -> LaneWish:
-    slots = len(request.fleet_slots)
-    if not slots:
-        raise ServerRefused("UNSUPPORTED", "a lane without slots (a simulation lane) is not offered here")
-    if len(request.incarnations) != slots or len(request.seeds) not in (0, slots):
-        raise ServerRefused("BAD_REQUEST", f"{slots} fleet_slots need as many incarnations, and as many seeds or none")
-    return LaneWish(
-        env=request.env,
-        kwargs=from_json(request.kwargs_json, "env kwargs"),
-        num_slots=slots,
-        fleet_slots=tuple(request.fleet_slots),
-        incarnations=tuple(request.incarnations),
-        run_seed=request.run_seed,
-        autoreset=request.autoreset or pb.SAME_STEP,
-        host=request.host,
-        per_slot_seeds=request.per_slot_seeds,
-        masked_reset=request.masked_reset,
-        render=request.render,
-    )
-
-
-def _fits(host: Host, built_for: LaneWish, wish: LaneWish) -> bool:
-    """Whether environments that were built for one wish serve another one; whose they are does not matter."""
-    return (
-        (built_for.env, built_for.kwargs, built_for.num_slots) == (wish.env, wish.kwargs, wish.num_slots)
-        and (built_for.autoreset, built_for.render) == (wish.autoreset, wish.render)
-        and wish.host in (pb.HOST_UNSPECIFIED, host.kind)
-        and host.per_slot_seeds >= wish.per_slot_seeds
-        and host.masked_reset >= wish.masked_reset
-    )
 
 
 def _image(row: int, pixels: np.ndarray[Any, Any]) -> pb.Image:

@@ -23,7 +23,7 @@ from asyncrl.wire.spaces import Node, SpaceSpec
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows, decode
 from asyncrl.wire.tensors import Array
-from envserver import lane_process
+from envserver import opening
 from envserver.host import Host, LaneWish, Progress
 from envserver.lane_process import Build, LaneProcess, build_by_alias
 from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket
@@ -264,7 +264,7 @@ def test_a_cancelled_request_is_not_executed(rigs: Callable[..., Rig]) -> None:
 def test_rendered_rows_are_those_asked_for(rigs: Callable[..., Rig]) -> None:
     """All rows by default; a row that is not there is refused."""
     rig = rigs(StackHosts())
-    rig.open(open_request(slots=3))
+    rig.open(open_request(slots=3, render=True))
     for asked, expected in ((b"", [0, 1, 2]), (np.array([1], "<u4").tobytes(), [1])):
         kind, body = rig.call(pb.RENDER, pb.Render(rows=asked).SerializeToString())
         assert kind == pb.RENDERED
@@ -387,12 +387,12 @@ def test_building_tells_how_far_it_is(rigs: Callable[..., Rig], monkeypatch: pyt
     def build(alias: EnvAlias, wish: LaneWish, progress: Progress) -> Host:
         for built in range(1000):
             progress(built, 1000)
-        monkeypatch.setattr(lane_process, "PROGRESS_EVERY_S", 0.0)
+        monkeypatch.setattr(opening, "PROGRESS_EVERY_S", 0.0)
         time.sleep(0.001)
         progress(1000, 1000)
         return StackHost(wish)
 
-    monkeypatch.setattr(lane_process, "PROGRESS_EVERY_S", 60.0)
+    monkeypatch.setattr(opening, "PROGRESS_EVERY_S", 60.0)
     rig = rigs(build)
     rig.send(pb.OPEN, open_request())
     kind, seq, body = rig.receive()

@@ -18,19 +18,13 @@ import pytest
 import pytest_asyncio
 
 from asyncrl.errors import ConfigError, ServerRefused
-from asyncrl.wire._generated import env_pb2 as pb
-from envserver.lane_handle import CLOSE_S, LOG_BYTES
 from envserver.launching import ExecLauncher, Launcher, NurseryLauncher, make_launcher
-from envserver.nursery_client import NurseryClient
+from tests.unit.envserver.watching import gone, is_alive
 from tests.unit.envserver.wild_env import (
     ESCAPED,
     EXIT,
-    FINE,
     GRANDCHILD,
-    HANG,
-    HANG_IN_C,
     KILL_SELF,
-    PRINT,
     SEGFAULT,
     LaneDriver,
     registry,
@@ -53,18 +47,6 @@ async def launchers() -> AsyncIterator[Callable[[str], Launcher]]:
     yield make
     for launcher in made:
         await launcher.close()
-
-
-def is_alive(pid: int) -> bool:
-    """Zombies are dead: in a container nobody may reap orphans."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-async def gone(*pids: int) -> None:
-    await until(lambda: not any(map(is_alive, pids)))
 
 
 def open_descriptors() -> list[str]:
@@ -92,32 +74,6 @@ async def test_a_lane_opens_resets_and_steps(name: str, launchers: Callable[[str
     rows = await lane.step(0, 1, 0)
     assert rows.rewards.tolist() == [1.0, 1.0, 1.0]
     assert not np.array_equal(rows.obs[0], first.obs[0])
-
-
-@BOTH
-async def test_the_lane_exits_when_its_socket_closes(name: str, launchers: Callable[[str], Launcher]) -> None:
-    """Closed while idle: it ends by itself, nobody kills it."""
-    lane = LaneDriver(await launchers(name).start())
-    await lane.open("CartPole-v1")
-    lane.handle.close()
-    assert await lane.cause() == "exit(0)"
-    await lane.handle.wait_closed()
-    assert not is_alive(lane.handle.pid)
-
-
-@BOTH
-async def test_a_closed_lane_that_hangs_is_killed(
-    name: str, launchers: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It never reads the end of its socket, so it is killed after a grace."""
-    monkeypatch.setattr("envserver.lane_handle.CLOSE_S", CLOSE_S / 20)
-    lane = LaneDriver(await launchers(name).start())
-    await lane.open("wild")
-    lane.send_step(HANG)
-    lane.handle.close()
-    lane.handle.close()
-    assert await lane.cause() == "crash(SIGKILL)"
-    await lane.handle.wait_closed()
 
 
 # ----------------------------------------------------------------------------------------------------------------- ends
@@ -177,51 +133,6 @@ async def test_grandchildren_die_with_their_lane(name: str, launchers: Callable[
 
 
 @BOTH
-async def test_replies_before_the_death_are_delivered_first(name: str, launchers: Callable[[str], Launcher]) -> None:
-    """Three steps and a crash, pipelined: when `exited` is set all three replies were delivered."""
-    lane = LaneDriver(await launchers(name).start())
-    await lane.open("wild")
-    kinds: list[int] = []
-    lane.handle.on_message = lambda kind, _seq, _body: kinds.append(kind)
-    for action in (FINE, FINE, FINE, KILL_SELF):
-        lane.send_step(action)
-    await lane.cause()
-    assert kinds == [pb.STEP_RESULT] * 3
-
-
-@BOTH
-@pytest.mark.parametrize("action", [HANG, HANG_IN_C])
-async def test_stacks_of_a_hanging_lane(name: str, action: int, launchers: Callable[[str], Launcher]) -> None:
-    """Python that loops, and C code that never gives the GIL back: both are in the log, then it can be killed."""
-    lane = LaneDriver(await launchers(name).start())
-    await lane.open("wild")
-    lane.send_step(action)
-    await asyncio.sleep(0.2)  # so that the request is being executed
-    lane.handle.dump_stacks()
-    wanted = b"in _obey" if action == HANG else b"in hold_the_gil"
-    await until(lambda: wanted in lane.handle.log_tail())
-    lane.handle.kill()
-    assert await lane.cause() == "crash(SIGKILL)"
-    lane.handle.dump_stacks()
-    lane.handle.kill()
-
-
-@BOTH
-async def test_200_mb_of_output_neither_blocks_nor_stays(name: str, launchers: Callable[[str], Launcher]) -> None:
-    """The step that prints them returns, the loop serves another lane meanwhile, and the end of it is kept."""
-    launcher = launchers(name)
-    noisy, quiet = LaneDriver(await launcher.start()), LaneDriver(await launcher.start())
-    await noisy.open("wild")
-    await quiet.open("wild")
-    noisy.send_step(PRINT)
-    for _ in range(50):
-        await quiet.step(FINE)
-    await noisy.stepped()
-    await until(lambda: noisy.handle.log_tail().endswith(b"the last line\n"))
-    assert len(noisy.handle.log_tail()) == LOG_BYTES
-
-
-@BOTH
 def test_nothing_outlives_a_killed_parent(name: str) -> None:
     """kill -9 of the server: lanes, grandchildren and nursery are gone, a lane that hangs included."""
     command = [sys.executable, "-m", "tests.unit.envserver.doomed_parent", name]
@@ -273,25 +184,6 @@ async def test_a_cancelled_start_leaves_no_process(name: str, launchers: Callabl
             task.result().kill()
     await until(lambda: len(launcher.pids) <= 1)
     assert len(launcher.pids) == 1
-
-
-async def test_a_start_cancelled_after_its_answer_leaves_no_process(
-    launchers: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lane exists, but the task that wanted it is cancelled before it runs again."""
-    launcher = launchers("nursery")
-    await launcher.start()
-    started = NurseryClient._started
-
-    def cancel_at_once(client: NurseryClient, ticket: int, pid: int, descriptors: list[int]) -> None:
-        started(client, ticket, pid, descriptors)
-        task.cancel()
-
-    monkeypatch.setattr(NurseryClient, "_started", cancel_at_once)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(launcher.start())
-    assert task.cancelled()
-    await until(lambda: len(launcher.pids) == 1)
 
 
 async def test_without_pidfd_the_parents_wait_tells_of_the_death(

@@ -1,0 +1,89 @@
+"""What Open asks of a lane process, which prepared host answers it, and what Opened says of one.
+
+Invariant: a prepared host serves another wish only if the client could not tell it from one that was built for
+that wish (test_prepared_environments_that_do_not_fit_are_closed).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from asyncrl.errors import ServerRefused
+from asyncrl.wire import handshake
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.requests import from_json
+from envserver.host import Host, LaneWish
+from envserver.lane_socket import BlockingLaneSocket
+
+PROGRESS_EVERY_S: Final = 0.1
+
+
+def wish_of(request: pb.Open) -> LaneWish:
+    slots = len(request.fleet_slots)
+    if not slots:
+        raise ServerRefused("UNSUPPORTED", "a lane without slots (a simulation lane) is not offered here")
+    if len(request.incarnations) != slots or len(request.seeds) not in (0, slots):
+        raise ServerRefused("BAD_REQUEST", f"{slots} fleet_slots need as many incarnations, and as many seeds or none")
+    return LaneWish(
+        env=request.env,
+        kwargs=from_json(request.kwargs_json, "env kwargs"),
+        num_slots=slots,
+        fleet_slots=tuple(request.fleet_slots),
+        incarnations=tuple(request.incarnations),
+        run_seed=request.run_seed,
+        autoreset=request.autoreset or pb.SAME_STEP,
+        host=request.host,
+        per_slot_seeds=request.per_slot_seeds,
+        masked_reset=request.masked_reset,
+        render=request.render,
+    )
+
+
+def fits(host: Host, built_for: LaneWish, wish: LaneWish) -> bool:
+    """Whether environments that were built for one wish serve another one; whose they are does not matter."""
+    return (
+        (built_for.env, built_for.kwargs, built_for.num_slots) == (wish.env, wish.kwargs, wish.num_slots)
+        and (built_for.autoreset, built_for.render) == (wish.autoreset, wish.render)
+        and wish.host in (pb.HOST_UNSPECIFIED, host.kind)
+        and host.per_slot_seeds >= wish.per_slot_seeds
+        and host.masked_reset >= wish.masked_reset
+    )
+
+
+def opened_by(host: Host, wish: LaneWish, offered: Sequence[int]) -> pb.Opened:
+    """What of Opened the lane knows; identity, windows and limits are the relay's."""
+    able = {
+        pb.FRAME_STACK: host.spec.stack_leaf is not None,
+        pb.RENDERING: wish.render and bool(host.spec.render_mode),
+        pb.SOFT_ENDS: host.soft_ends,
+    }
+    return pb.Opened(
+        protocol=handshake.version(),
+        features=handshake.common([feature for feature, can in able.items() if can], offered),
+        host=host.kind,
+        host_reason=host.reason,
+        spec=host.spec.to_proto(),
+        spec_hash=host.spec.hash(),
+        autoreset=host.autoreset,
+        snapshot_support=pb.SNAPSHOT_NONE,
+        per_slot_seeds=host.per_slot_seeds,
+        masked_reset=host.masked_reset,
+    )
+
+
+class BuildProgress:
+    """Tells the client how many environments are built, ten times a second at most."""
+
+    def __init__(self, lane: BlockingLaneSocket) -> None:
+        self._lane = lane
+        self._last = time.monotonic()
+
+    def __call__(self, built: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < PROGRESS_EVERY_S:
+            return
+        self._last = now
+        event = pb.Event(kind=pb.BUILDING, step=built, total=total)
+        self._lane.send(pb.EVENT, 0, event.SerializeToString())

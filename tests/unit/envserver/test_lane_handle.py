@@ -1,0 +1,113 @@
+"""One lane process as the event loop sees it, by both launchers: its end, its replies, its output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from asyncrl.wire._generated import env_pb2 as pb
+from envserver.lane_handle import CLOSE_S, LOG_BYTES
+from envserver.launching import Launcher, make_launcher
+from tests.unit.envserver.watching import is_alive
+from tests.unit.envserver.wild_env import (
+    FINE,
+    HANG,
+    HANG_IN_C,
+    KILL_SELF,
+    PRINT,
+    LaneDriver,
+    registry,
+    until,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+BOTH = pytest.mark.parametrize("name", ["nursery", "exec"])
+
+
+@pytest_asyncio.fixture
+async def launchers() -> AsyncIterator[Callable[[str], Launcher]]:
+    made: list[Launcher] = []
+
+    def make(name: str) -> Launcher:
+        made.append(make_launcher(name, registry()))
+        return made[-1]
+
+    yield make
+    for launcher in made:
+        await launcher.close()
+
+
+@BOTH
+async def test_the_lane_exits_when_its_socket_closes(name: str, launchers: Callable[[str], Launcher]) -> None:
+    """Closed while idle: it ends by itself, nobody kills it."""
+    lane = LaneDriver(await launchers(name).start())
+    await lane.open("CartPole-v1")
+    lane.handle.close()
+    assert await lane.cause() == "exit(0)"
+    await lane.handle.wait_closed()
+    assert not is_alive(lane.handle.pid)
+
+
+@BOTH
+async def test_a_closed_lane_that_hangs_is_killed(
+    name: str, launchers: Callable[[str], Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never reads the end of its socket, so it is killed after a grace."""
+    monkeypatch.setattr("envserver.lane_handle.CLOSE_S", CLOSE_S / 20)
+    lane = LaneDriver(await launchers(name).start())
+    await lane.open("wild")
+    lane.send_step(HANG)
+    lane.handle.close()
+    lane.handle.close()
+    assert await lane.cause() == "crash(SIGKILL)"
+    await lane.handle.wait_closed()
+
+
+@BOTH
+async def test_replies_before_the_death_are_delivered_first(name: str, launchers: Callable[[str], Launcher]) -> None:
+    """Three steps and a crash, pipelined: when `exited` is set all three replies were delivered."""
+    lane = LaneDriver(await launchers(name).start())
+    await lane.open("wild")
+    kinds: list[int] = []
+    lane.handle.on_message = lambda kind, _seq, _body: kinds.append(kind)
+    for action in (FINE, FINE, FINE, KILL_SELF):
+        lane.send_step(action)
+    await lane.cause()
+    assert kinds == [pb.STEP_RESULT] * 3
+
+
+@BOTH
+@pytest.mark.parametrize("action", [HANG, HANG_IN_C])
+async def test_stacks_of_a_hanging_lane(name: str, action: int, launchers: Callable[[str], Launcher]) -> None:
+    """Python that loops, and C code that never gives the GIL back: both are in the log, then it can be killed."""
+    lane = LaneDriver(await launchers(name).start())
+    await lane.open("wild")
+    lane.send_step(action)
+    await asyncio.sleep(0.2)  # so that the request is being executed
+    lane.handle.dump_stacks()
+    wanted = b"in _obey" if action == HANG else b"in hold_the_gil"
+    await until(lambda: wanted in lane.handle.log_tail())
+    lane.handle.kill()
+    assert await lane.cause() == "crash(SIGKILL)"
+    lane.handle.dump_stacks()
+    lane.handle.kill()
+
+
+@BOTH
+async def test_200_mb_of_output_neither_blocks_nor_stays(name: str, launchers: Callable[[str], Launcher]) -> None:
+    """The step that prints them returns, the loop serves another lane meanwhile, and the end of it is kept."""
+    launcher = launchers(name)
+    noisy, quiet = LaneDriver(await launcher.start()), LaneDriver(await launcher.start())
+    await noisy.open("wild")
+    await quiet.open("wild")
+    noisy.send_step(PRINT)
+    for _ in range(50):
+        await quiet.step(FINE)
+    await noisy.stepped()
+    await until(lambda: noisy.handle.log_tail().endswith(b"the last line\n"))
+    assert len(noisy.handle.log_tail()) == LOG_BYTES
