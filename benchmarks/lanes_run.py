@@ -129,10 +129,10 @@ class Driver:
         lane, rows, window = arrival.lane, arrival.rows, self._window
         assert rows is not None
         sent_at = self._sent_at.pop(lane.index, None)
-        if window.counting:
-            if sent_at is not None:
-                window.round_trips.append(time.perf_counter() - sent_at)
-            window.count(len(rows.flags) - int(np.count_nonzero(rows.flags & NO_TRANSITION)), len(rows.flags), 0)
+        if window.counting and sent_at is not None:
+            window.round_trips.append(time.perf_counter() - sent_at)
+        no_transition = int(np.count_nonzero(rows.flags & NO_TRANSITION))
+        window.count(lane.index, len(rows.flags) - no_transition, len(rows.flags))
         if self._batcher is None:
             self._step(arrival, self._random.actions(lane.num_slots))
             return

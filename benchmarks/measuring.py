@@ -62,8 +62,10 @@ class Window:
 
     def __init__(self, settings: RunSettings) -> None:
         self.ended = asyncio.Event()
+        self._started = asyncio.Event()
+        self._lanes_seen: set[int] = set()
         self.counting = False
-        self.transitions = self.rows = self.messages = self.bytes = 0
+        self.transitions = self.rows = self.messages = 0
         self.elapsed_s = 0.0
         self.lags: list[float] = []
         self.extra: dict[str, float] = {}
@@ -74,16 +76,21 @@ class Window:
     def over(self) -> bool:
         return self.ended.is_set()
 
-    def count(self, transitions: int, rows: int, size: int) -> None:
-        """One reply: `size` bytes."""
+    def count(self, lane: int, transitions: int, rows: int) -> None:
+        """One reply of one lane."""
         if self.counting:
             self.transitions += transitions
             self.rows += rows
             self.messages += 1
-            self.bytes += size
+        elif not self._started.is_set():
+            self._lanes_seen.add(lane)
+            if len(self._lanes_seen) == self._settings.lanes:
+                self._started.set()
 
     async def run(self) -> None:
-        """Opens and closes the window; cancelled, it leaves it as it is."""
+        """Opens and closes the window; the warm-up begins when every lane has replied once, because the first reset of
+        64 Atari slots takes seconds. Cancelled, it leaves the window as it is."""
+        await self._started.wait()
         await asyncio.sleep(self._settings.warmup_s)
         self.begin()
         start = time.perf_counter()

@@ -33,11 +33,11 @@ async def serve(address: str, reply_bytes: int) -> None:
     await bare_server(address, lane)
 
 
-async def drive(call: Any, request: bytes, window: Window, slots: int) -> None:
+async def drive(lane: int, call: Any, request: bytes, window: Window, slots: int) -> None:
     while not window.over:
         await call.write(request)
-        reply = await call.read()
-        window.count(slots, slots, len(reply))
+        await call.read()
+        window.count(lane, slots, slots)
     call.cancel()
 
 
@@ -49,8 +49,8 @@ async def client(address: str, settings: RunSettings, request: bytes) -> Measure
         method = channel.stream_stream(METHOD)
         async with asyncio.TaskGroup() as group:
             group.create_task(window.run())
-            for _ in range(settings.lanes):
-                group.create_task(drive(method(), request, window, settings.slots))
+            for lane in range(settings.lanes):
+                group.create_task(drive(lane, method(), request, window, settings.slots))
     return window.result()
 
 

@@ -146,15 +146,16 @@ def relay_main(address: str, env: str, lanes: int, slots: int, reply_bytes: int)
 # ------------------------------------------------------------------------------------------------------------- client
 
 
-async def drive(call: Any, layout: Layout, window: Window, policy: Any, slots: int) -> None:
+async def drive(lane: int, call: Any, layout: Layout, window: Window, policy: Any) -> None:
     """One lane: read, forward, write, all on the loop."""
+    slots = layout.shape[0]
     counter = TransitionCounter(slots)
     first = np.zeros(slots, np.bool_)
     await call.write(START)
     while not window.over:
         reply = await call.read()
         counter.add(layout.ended(reply))
-        window.count(counter.transitions, slots, len(reply))
+        window.count(lane, counter.transitions, slots)
         counter.transitions = 0
         action = policy([layout.obs(reply)], None, first, ())
         await call.write(action.tobytes())
@@ -169,8 +170,8 @@ async def client(address: str, settings: RunSettings, layout: Layout, policy: An
         method = channel.stream_stream(METHOD)
         async with asyncio.TaskGroup() as group:
             group.create_task(window.run())
-            for _ in range(settings.lanes):
-                group.create_task(drive(method(), layout, window, policy, settings.slots))
+            for lane in range(settings.lanes):
+                group.create_task(drive(lane, method(), layout, window, policy))
     return window.result()
 
 
