@@ -1,8 +1,9 @@
 """The envelope: `Message` to frames and back, chunking, CRC.
 
 Invariants: any bytes either become a message or raise `RemoteProtocolError`
-(test_any_bytes_parse_or_raise_the_documented_error); a flipped bit under CRC never passes
-(test_no_single_bit_flip_passes_the_crc); a body never grows past the reader's limit
+(test_any_bytes_parse_or_raise_the_documented_error); where the reader was told to expect a CRC, a flipped bit never
+becomes another message (test_no_single_bit_flip_passes_the_crc): one that learns it from the first frame can be
+deceived by that frame; a body never grows past the reader's limit
 (test_chunks_are_refused_past_the_limit).
 """
 
@@ -14,7 +15,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
@@ -132,9 +132,6 @@ class FrameReader:
             raise RemoteProtocolError(f"lane index {frame.lane}: one stream carries one lane", "UNSUPPORTED")
         has_crc = frame.HasField("crc")
         if self.crc is None:
-            # A crc with a flipped bit in its tag is an unknown field, and would turn the check off for the stream.
-            if not has_crc and len(UnknownFieldSet(frame)):
-                raise RemoteProtocolError("unknown fields in the first frame, before anybody agreed on them")
             self.crc = has_crc
         if has_crc != self.crc:
             raise RemoteProtocolError("crc must be in every frame of a stream or in none")

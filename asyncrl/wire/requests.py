@@ -133,7 +133,7 @@ def _wrong_rows(array: Array, node: Node) -> Array | None:
 
 
 def _wrong_texts(leaves: Sequence[Array], node: Node) -> Array:
-    """b1 `[B]` for the two leaves of TEXT: UTF-8 out of the charset, of the length that is said, and zeros behind it."""
+    """b1 `[B]` for the two leaves of TEXT: UTF-8 out of the charset, as long as is said, and zeros behind it."""
     data, lengths = leaves
     charset = frozenset(node.charset)
 

@@ -213,6 +213,7 @@ def _node_from_proto(message: pb.Node) -> Node:
     def bound(data: bytes, of: np.dtype[Any]) -> tensors.Array | None:
         return tensors.from_bytes(data, of, shape, f"bounds of {message.key!r}") if data else None
 
+    has_no_places = message.kind == pb.MULTI_DISCRETE and not math.prod(shape)
     node = Node(
         kind=message.kind,
         parent=message.parent,
@@ -224,7 +225,7 @@ def _node_from_proto(message: pb.Node) -> Node:
         high=bound(message.high, dtype),
         n=message.n,
         start=message.start,
-        nvec=bound(message.nvec, np.dtype("<i8")) if math.prod(shape) else np.zeros(shape, "<i8"),
+        nvec=np.zeros(shape, "<i8") if has_no_places else bound(message.nvec, np.dtype("<i8")),
         nvec_start=bound(message.nvec_start, np.dtype("<i8")),
         min_length=message.min_length,
         max_length=message.max_length,
