@@ -19,7 +19,7 @@ _HOMES = {
     "connect": "asyncrl.client.connecting",
 }
 
-__all__ = ["AsyncRLError", "EmbeddedServer", "Fleet", "RemoteVectorEnv", "connect"]  # noqa: F822
+__all__ = ["AsyncRLError", "EmbeddedServer", "Fleet", "RemoteVectorEnv", "connect"]
 
 
 def __getattr__(name: str) -> Any:

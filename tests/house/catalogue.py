@@ -53,9 +53,6 @@ def tests() -> list[Test]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 sentence = " ".join((ast.get_docstring(node) or "").split())
                 found.append(Test(str(path.relative_to(ROOT)), node.name, sentence))
-            elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-                sentence = " ".join((ast.get_docstring(node) or "").split())
-                found.append(Test(str(path.relative_to(ROOT)), node.name, sentence))
     return found
 
 

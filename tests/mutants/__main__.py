@@ -1,4 +1,4 @@
-"""`python -m tests.mutants [--rooms asyncrl/wire envserver …] [--count 40] [--seed 1]`: which mutants do the tests kill?
+"""`python -m tests.mutants [--rooms asyncrl/wire …] [--count 40] [--seed 1]`: which mutants do the tests kill?
 
 Each mutant lives in a copy of the tree of its own. Tests run nearest first, the module's own, then
 the room's, then those that cross rooms, and stop at the first failure. Exit status 1 under `--want`.

@@ -111,7 +111,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[int, Change]]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield line, lambda: _replace(node, "value", not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-        yield line, lambda: _replace(node, "value", node.value + 1)
+        number = node.value
+        yield line, lambda: _replace(node, "value", number + 1)
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await):
         yield line, lambda: _replace(node, "value", ast.Constant(None))
     elif isinstance(node, ast.AugAssign) and type(node.op) in _SWAPS:

@@ -30,7 +30,7 @@ class MemoryBackend:
         self.requests: list[tuple[int, int, bytes]] = []
         self.unanswered: deque[tuple[int, int]] = deque()
         self.cancelled: list[bytes] = []
-        self.dumped = False
+        self.dumps = 0
         self.closed = False
 
     def send(self, kind: int, seq: int, body: bytes, deadline_ms: int = 0) -> None:
@@ -54,7 +54,7 @@ class MemoryBackend:
         return b"the last words"
 
     def dump_stacks(self) -> None:
-        self.dumped = True
+        self.dumps += 1
 
     def kill(self) -> None:
         self.die("crash(SIGKILL)")

@@ -24,7 +24,9 @@ class Rig:
         self.backend = MemoryBackend()
         self.closed: list[str] = []
         identity = LaneIdentity("run", 3, "", "toy", (0,), resumable)
-        self.relay = Relay(self.backend, identity, RelayLimits(**limits), "boot", lambda _, why: self.closed.append(why))
+        self.relay = Relay(
+            self.backend, identity, RelayLimits(**limits), "boot", lambda _, why: self.closed.append(why)
+        )
         self.client = MemoryClient()
         self.carriers: list[asyncio.Task[None]] = []
 
@@ -215,10 +217,10 @@ async def test_a_hang_is_dumped_killed_and_named(monkeypatch: pytest.MonkeyPatch
         await settle()
         now = asyncio.get_running_loop().time()
         rig.relay.tick(now + 4.9)
-        assert not rig.backend.dumped
+        assert rig.backend.dumps == 0
         rig.relay.tick(now + 5.1)
         await asyncio.sleep(0.01)
-        assert rig.backend.dumped
+        assert rig.backend.dumps == 1
         error = pb.Error.FromString(rig.client.pump()[-1].body)
         assert (error.code, error.cause) == (pb.LANE_LOST, "hang")
 
@@ -236,12 +238,12 @@ async def test_a_later_request_waits_for_its_turn() -> None:
             rig.client.send(frames)
         await settle()
         rig.relay.tick(loop.time() + 50)
-        assert not rig.backend.dumped
+        assert rig.backend.dumps == 0
         rig.backend.answer()
         rig.relay.tick(loop.time() + 4)
-        assert not rig.backend.dumped
+        assert rig.backend.dumps == 0
         rig.relay.tick(loop.time() + 6)
-        assert rig.backend.dumped
+        assert rig.backend.dumps == 1
 
     await play(scenario, lease_s=1000.0)
 
@@ -252,14 +254,14 @@ async def test_a_silent_client_loses_its_stream_and_then_its_lane() -> None:
     async def scenario(rig: Rig) -> None:
         now = asyncio.get_running_loop().time()
         rig.relay.tick(now + 9)
-        assert rig.relay.attached
+        assert (rig.relay.attached, rig.relay.closed) == (True, False)
         rig.relay.tick(now + 11)
         await settle()
-        assert not rig.relay.attached and not rig.relay.closed
+        assert (rig.relay.attached, rig.relay.closed) == (False, False)
         rig.relay.tick(asyncio.get_running_loop().time() + 29)
-        assert not rig.relay.closed
+        assert (rig.relay.closed, rig.backend.closed) == (False, False)
         rig.relay.tick(asyncio.get_running_loop().time() + 31)
-        assert rig.relay.closed and rig.backend.closed
+        assert (rig.relay.closed, rig.backend.closed) == (True, True)
 
     await play(scenario)
 
@@ -302,7 +304,7 @@ async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPa
 
     async with asyncio.TaskGroup() as group:
         rig = Rig(group)
-        rig.client.stream.write = stuck  # type: ignore[method-assign]
+        rig.client.stream.write = stuck  # type: ignore[method-assign, assignment]
         rig.client.open()
         await rig.carry()
         ping = pb.Frame(kind=pb.PING, body=pb.Ping(nonce=1).SerializeToString(), ack=0).SerializeToString()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from tests.mutants.operators import mutants_of
 
@@ -41,8 +42,7 @@ def test_every_mutant_differs_and_parses() -> None:
     """On a real module: each mutant is another program, and one that Python accepts."""
     from asyncrl.wire import server_lane
 
-    with open(server_lane.__file__) as file:
-        source = file.read()
+    source = Path(server_lane.__file__).read_text()
     made = mutants_of(source)
     clean = ast.unparse(ast.parse(source))
     assert len(made) > 40
