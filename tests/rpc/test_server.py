@@ -92,7 +92,7 @@ async def test_health_turns_before_the_drain(tmp_path: Path) -> None:
             assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
             assert pb.Frame.FromString(await call.read()).kind == pb.BYE
             await call.done_writing()
-            while await call.read() is not grpc.aio.EOF:
+            while isinstance(await call.read(), bytes):
                 pass
         assert await server.wait() == 0
 
