@@ -120,13 +120,15 @@ async def _handshake(address: Address, access: Access) -> None:
     try:
         # With TLS 1.3 a server that misses our certificate says so only after the handshake.
         async with asyncio.timeout(LISTEN_S):
-            await reader.read(1)
+            refused = not await reader.read(1)
     except TimeoutError:
-        pass
+        refused = False
     except (ssl.SSLError, OSError):
-        raise _Failed("tls", "the server wants a certificate of ours: pass tls_cert and tls_key") from None
+        refused = True
     finally:
         writer.transport.abort()
+    if refused:
+        raise _Failed("tls", "the server wants a certificate of ours: pass tls_cert and tls_key")
 
 
 def _about_tls(error: Exception, access: Access) -> str:

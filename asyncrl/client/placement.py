@@ -9,7 +9,7 @@ Invariants: every environment is placed once and no server gets more than it has
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from asyncrl.errors import ConfigError, ServerRefused
@@ -34,6 +34,10 @@ class Offer:
     def of(address: str, reply: pb.DescribeReply) -> Offer:
         free = 0 if reply.draining else max(0, reply.capacity - reply.used)
         return Offer(address, reply.capacity, free, max(1, reply.cores), reply.advised_lanes)
+
+    def with_all(self) -> Offer:
+        """As if nobody held a slot: for a learner whose earlier epoch holds them, and gives way."""
+        return replace(self, free=self.capacity)
 
     def lanes_for(self, num_slots: int) -> int:
         """Lanes that `num_slots` are best split over here."""

@@ -1,0 +1,106 @@
+"""The env server that we start ourselves: a real one, as a child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asyncrl.client.embedded import EmbeddedServer
+from asyncrl.client.grpc_transport import GrpcConnector
+from asyncrl.errors import ConnectionFailed, LocalProtocolError
+from asyncrl.wire._generated import env_pb2 as pb
+
+pytestmark = pytest.mark.rpc
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not reached():
+            await asyncio.sleep(0.02)
+
+
+async def test_it_serves_and_goes() -> None:
+    """A socket in a folder of its own; after `stop` neither the child nor the folder is there."""
+    server = EmbeddedServer("CartPole-v1", 4)
+    async with server:
+        pid, folder = server.pid, Path(server.address.removeprefix("unix:")).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        connector = GrpcConnector(server.address)
+        reply = await connector.describe(pb.DescribeRequest())
+        assert (reply.capacity, reply.boot_id) == (4, server.boot_id)
+        await connector.close()
+        with pytest.raises(LocalProtocolError):
+            await server.start()
+    assert not is_alive(pid)
+    assert not folder.exists()
+    await server.stop()
+
+
+async def test_loopback_where_there_are_no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setenv("ASYNCRL_UNIX_SOCKETS", "0")
+    async with EmbeddedServer("CartPole-v1", 1) as server:
+        assert server.address.startswith("127.0.0.1:")
+
+
+async def test_a_failed_start_shows_the_last_words() -> None:
+    """A setting that cannot be: the stage, the status, and what the child said about it."""
+    with pytest.raises(ConnectionFailed, match=r"failed at start: it exited with status 2\n.*last words") as caught:
+        async with EmbeddedServer("CartPole-v1", 1, options={"lanes": "7"}):
+            pass
+    assert caught.value.stage == "start"
+    assert "--lanes 7" in str(caught.value)
+
+
+async def test_a_start_has_a_deadline() -> None:
+    """Nothing is left of a child that took too long."""
+    server = EmbeddedServer("CartPole-v1", 1, start_s=0.05)
+    with pytest.raises(ConnectionFailed, match="did not listen within"):
+        await server.start()
+    assert server.pid == 0
+
+
+async def test_a_cancelled_start_leaves_no_child() -> None:
+    """Whoever gives up while it starts."""
+    server = EmbeddedServer("CartPole-v1", 1)
+    pids: list[int] = []
+    async with asyncio.TaskGroup() as group:
+        starting = group.create_task(server.start())
+        await until(lambda: server.pid > 0)
+        pids.append(server.pid)
+        starting.cancel()
+    assert not is_alive(pids[0])
+
+
+async def test_the_child_ends_with_its_parent() -> None:
+    """SIGKILL of the parent closes the child's standard input, and that ends it."""
+    code = (
+        "import asyncio\nfrom asyncrl.client.embedded import EmbeddedServer\n"
+        "async def main():\n"
+        "    async with EmbeddedServer('CartPole-v1', 1) as server:\n"
+        "        print(server.pid, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    assert is_alive(child)
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not is_alive(child))
