@@ -81,9 +81,15 @@ test-portable: $(STAMP)
 	ASYNCRL_UVLOOP=0 $(PYTEST) $(FAST) $(ARGS)
 	ASYNCRL_UVLOOP=0 ASYNCRL_UNIX_SOCKETS=0 $(PYTEST) $(FAST) $(ARGS)
 
-# The lowest versions that pyproject.toml allows, in an environment of their own.
+# The lowest versions that pyproject.toml allows, in an environment of their own. Left out: an oracle that is wrong in
+# Gymnasium 1.3 (its episode statistics under same-step autoreset miss the first step), and one that reads what
+# grpcio keeps since 1.83 only.
+FLOORS_WITHOUT := \
+	--deselect tests/rpc/test_vector_gymnasium.py::test_episode_statistics_are_those_of_the_wrapper \
+	--deselect tests/unit/client/test_grpc_transport.py::test_calls_are_collected_after_close
+
 test-floors: $(FLOORS_STAMP)
-	.venv-floors/bin/python -m pytest -n 2 --dist worksteal $(FAST) $(wildcard tests/unit tests/rpc) $(ARGS)
+	.venv-floors/bin/python -m pytest -n 2 --dist worksteal $(FAST) $(FLOORS_WITHOUT) $(wildcard tests/unit tests/rpc) $(ARGS)
 
 $(FLOORS_STAMP): pyproject.toml constraints.txt tests/house/floors.py | $(STAMP)
 	@echo "making .venv-floors with the lowest versions allowed..."
