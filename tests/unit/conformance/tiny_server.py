@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncrl.errors import ConnectionLost, RemoteProtocolError
+from asyncrl.errors import ConnectionFailed, ConnectionLost, RemoteProtocolError
 from asyncrl.wire import handshake, requests, step_rows
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import FrameReader, Message, error_body, parse_body, to_frames
@@ -99,6 +99,7 @@ class TinyServer:
         self.group: asyncio.TaskGroup | None = None
         self.opened = 0
         self.is_dead = False
+        self.streams: dict[int, TinyStream] = {}  # by the number of the lane in a fleet of lanes with two slots
 
     def has(self, fault: str) -> bool:
         return fault in self.faults
@@ -124,6 +125,8 @@ class TinyServer:
         return stream
 
     async def describe(self, request: pb.DescribeRequest) -> pb.DescribeReply:
+        if self.is_dead:
+            raise ConnectionFailed("tiny: gone", "tcp")
         used = sum(len(lane.slots) for lane in self.lanes.values())
         reply = pb.DescribeReply(protocol=handshake.version(), boot_id="boot", capacity=CAPACITY, used=used)
         offer = reply.envs.add(alias=ENV)
@@ -160,6 +163,11 @@ class TinyStream:
         if isinstance(item, Exception):
             raise item
         return item
+
+    async def drop(self) -> None:
+        """Break the stream as a network does."""
+        self.to_client.put_nowait(ConnectionLost("tiny: cut"))
+        self.to_server.put_nowait(None)
 
     async def close(self) -> None:
         if not self._over:
@@ -275,6 +283,7 @@ class TinyHandler:
         token = b"t" * 16 if self.has("one token for all") else hashlib.md5(str(server.opened).encode()).digest()
         self.lane = TinyLane(str(server.opened), token, request, protocol, slots, np.zeros((len(slots), 3)))
         server.lanes[self.lane.lane_id] = self.lane
+        server.streams[request.fleet_slots[0] // 2] = self.stream
         protocol.with_crc = True
         protocol.receive(message)
         self._put(protocol.reply(pb.OPENED, self._opened(self.lane).SerializeToString()))
