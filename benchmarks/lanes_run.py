@@ -83,6 +83,7 @@ class FleetWindow(Window):
         )
         self.messages = frames
         self.extra |= {
+            "bytes_per_step": (bytes_in + bytes_out) / steps,
             "bytes_per_s": (bytes_in + bytes_out) / self.elapsed_s,
             "bytes_in_per_step": bytes_in / steps,
             "bytes_out_per_step": bytes_out / steps,
