@@ -1,9 +1,9 @@
 """`Fleet`: every lane of every server, as one stream of arrivals; lost lanes come back by themselves.
 
-    async with connect("worker1:50051", env="CartPole-v1", num_envs=64, seed=1) as fleet:
+    async with asyncrl.connect(env="CartPole-v1", num_envs=64, seed=1) as fleet:
         async for arrival in fleet:
             if arrival.rows is not None:
-                arrival.lane.step(policy(arrival.rows.obs))
+                arrival.lane.step([np.random.randint(0, 2, arrival.lane.num_slots)])
 
 Invariants: each lost lane is one arrival and one event (test_a_loss_is_one_arrival_and_one_event); a fleet serves one
 environment: a lane with another spec never contributes a row (test_another_spec_never_contributes_a_row); a fenced

@@ -6,7 +6,8 @@ most MAX_STREAMS each. Both ends pass bytes through gRPC and parse them in `wire
 Invariants: a stream ends by half-close and end-of-stream where the server plays along, and is cancelled where it does
 not (test_a_stream_ends_by_protocol, test_a_silent_server_does_not_hold_up_close); no channel carries more than
 MAX_STREAMS streams (test_lanes_are_spread_over_channels); what breaks a stream becomes ConnectionLost, whatever gRPC
-calls it (test_a_killed_server_is_a_lost_connection).
+calls it (test_a_killed_server_is_a_lost_connection), except a message over the limit, which is the peer's fault
+(test_a_message_over_the_limit_is_the_peers_fault).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CODE = re.compile(r"([A-Z][A-Z_]+): (.*)", re.DOTALL)
 
 
 def channel_options(address: Address) -> list[tuple[str, int]]:
-    """See docs/operations.md for what each is there for."""
+    """docs/reliability.md says what was measured for each."""
     local = address.is_unix or address.is_loopback
     return [
         ("grpc.keepalive_time_ms", 5000),  # also arms TCP_USER_TIMEOUT, whose value is the next line
@@ -215,9 +216,11 @@ def _is_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _lost(address: str, error: Exception) -> ConnectionFailed:
+def _lost(address: str, error: Exception) -> ConnectionFailed | RemoteProtocolError:
     if isinstance(error, grpc.aio.AioRpcError):
         code, details = error.code().name, error.details() or ""
+        if code == "RESOURCE_EXHAUSTED" and "larger than max" in details:
+            return RemoteProtocolError(f"{address}: {details}", "FRAME_TOO_BIG")  # asking again would bring it again
         if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
             return ConnectionFailed(f"{address}: the token was refused: {details}", "token")
         return ConnectionLost(f"{address}: {code}: {details}", code.lower())

@@ -3,7 +3,8 @@
 Invariants: a read or a write is never cancelled while the stream lives, because that would break it
 (test_nothing_is_cancelled_on_a_clean_end); what was sent before `finish` reaches the transport
 (test_finish_flushes_the_outbox); a frame after the end is drained and not parsed
-(test_frames_after_the_end_are_ignored).
+(test_frames_after_the_end_are_ignored); a write that fails hides nothing that the peer has said
+(test_a_failed_write_hides_no_last_words).
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class LaneStream:
                     continue
                 if message is not None:
                     self._take(message)
-        except ConnectionFailed as error:
+        except (ConnectionFailed, RemoteProtocolError) as error:
             self.stop(error)
         finally:
             over.set()
@@ -115,7 +116,8 @@ class LaneStream:
                     return
                 await wake.wait()
         except ConnectionFailed as error:
-            self.stop(error)
+            # The reader ends the stream: the peer's last words, which say why, may still be unread.
+            self.fault = self.fault or error
         finally:
             if self._finishing:
                 self._over.set()

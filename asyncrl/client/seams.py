@@ -21,7 +21,10 @@ class Transport(Protocol):
         ...
 
     async def recv_frame(self) -> bytes | None:
-        """The next frame; None at the end of the stream or after `close`; raises ConnectionLost on a broken one."""
+        """The next frame; None at the end of the stream or after `close`.
+
+        Raises ConnectionLost on a broken stream, RemoteProtocolError where the peer broke it.
+        """
         ...
 
     async def close(self) -> None:

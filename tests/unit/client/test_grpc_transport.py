@@ -124,6 +124,22 @@ async def test_a_killed_server_is_a_lost_connection(tmp_path: Path) -> None:
     await process.wait()
 
 
+async def test_a_message_over_the_limit_is_the_peers_fault() -> None:
+    """gRPC ends the stream with RESOURCE_EXHAUSTED; a new stream would only bring the same again."""
+
+    async def too_much(context: Context) -> None:
+        await context.write(bytes(17 * 1024 * 1024))
+
+    async with grpc_toy(too_much) as toy:
+        connector = GrpcConnector(toy.address)
+        transport = await connector.open_stream()
+        with pytest.raises(RemoteProtocolError, match="larger than max") as caught:
+            await transport.recv_frame()
+        assert caught.value.code == "FRAME_TOO_BIG"
+        await transport.close()
+        await connector.close()
+
+
 async def test_nobody_there_shows_in_the_first_read() -> None:
     """`open_stream` returns at once; reading says that nothing listens."""
     with socket.socket() as free:

@@ -135,6 +135,25 @@ def test_a_break_is_a_fault_and_an_end_is_none() -> None:
     sim(main)
 
 
+def test_a_failed_write_hides_no_last_words() -> None:
+    """The peer said why and hung up; that our next write fails must not keep us from reading it."""
+
+    async def main() -> None:
+        rig = Rig()
+        rig.transport.c2s.change(broken=True)
+        rig.stream.send(frames(1))
+
+        def last_words() -> None:
+            rig.transport.s2c.put(frames(1)[0])
+            rig.transport.s2c.change(ended=True)
+
+        await rig.carried(last_words)
+        assert rig.taken == [b"0"]
+        assert isinstance(rig.stream.fault, ConnectionLost)
+
+    sim(main)
+
+
 class Recorder(ToyStream):
     """Notes whether anybody cancelled a read or a write."""
 
