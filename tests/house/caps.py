@@ -32,7 +32,11 @@ PARAMETER_EXEMPTIONS: dict[str, str] = {
 }
 
 # module -> the test module that covers it, where that is not its mirror image in tests/unit.
-COVERED_ELSEWHERE: dict[str, str] = {}
+COVERED_ELSEWHERE: dict[str, str] = {
+    # Both are threads, sockets and processes, which only real ones test.
+    "asyncrl.vector": "tests/rpc/test_vector_gymnasium.py",
+    "asyncrl.vector.session": "tests/rpc/test_vector_gymnasium.py",
+}
 
 
 @dataclass(frozen=True)
