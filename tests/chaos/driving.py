@@ -23,7 +23,7 @@ import numpy as np
 from asyncrl.client.connecting import connect
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
-from asyncrl.errors import LaneLost
+from asyncrl.errors import AsyncRLError, LaneLost
 from asyncrl.wire.handshake import rebuilt_seed
 from tests.rig.census import census
 from tests.rig.ledger import LaneLedger, Ledger
@@ -38,6 +38,7 @@ class Driver:
     def __init__(self, fleet: Fleet, depth: int = 1, seed: int = 0) -> None:
         self.fleet = fleet
         self.losses: list[LaneLost] = []
+        self.failure: AsyncRLError | None = None  # what stopped the fleet; `until` raises it
         self.rebuilt: Counter[str] = Counter()
         self.rows_of: Counter[int] = Counter()  # transitions, by lane
         self.last_row: dict[int, float] = {}  # monotonic time, by lane
@@ -66,6 +67,12 @@ class Driver:
         await self._group.__aexit__(None, None, None)
 
     async def _run(self) -> None:
+        try:
+            await self._play()
+        except AsyncRLError as error:
+            self.failure = error
+
+    async def _play(self) -> None:
         while True:
             arrival = await self.fleet.recv()
             lane, book = arrival.lane, self._books[arrival.lane.index]
@@ -99,9 +106,8 @@ class Driver:
         """Wait for a condition while the fleet is driven; seconds it took. A failure of the fleet is raised."""
 
         def reached() -> object:
-            assert self._pump is not None
-            if self._pump.done():
-                self._pump.result()
+            if self.failure is not None:
+                raise self.failure
             return condition()
 
         return await until(reached, within_s, what)

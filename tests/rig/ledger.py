@@ -96,9 +96,12 @@ class Ledger:
         self._fold()
         return np.concatenate(self._folded) if self._folded else np.zeros(0, ROW)
 
-    def check(self, journal: str | rules.Journal) -> Report:
-        """Audit against a journal file, or one in memory. Call it when nothing steps any more."""
-        records = journal.records() if isinstance(journal, rules.Journal) else rules.read_journal(journal)
+    def check(self, journal: str | rules.Journal | rules.Records) -> Report:
+        """Audit against a journal file, one in memory, or records. Call it when nothing steps any more."""
+        if isinstance(journal, str):
+            records = rules.read_journal(journal)
+        else:
+            records = journal.records() if isinstance(journal, rules.Journal) else journal
         return audit(self.rows(), records, self.losses, self.dropped, self.seed_of)
 
     def _fold(self) -> None:

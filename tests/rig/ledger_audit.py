@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.rig import ledger_rules as rules
-from tests.rig.ledger_rules import RecordKind
+from tests.rig.ledger_rules import RecordKind, Records
 
-Records = npt.NDArray[np.void]
 _SHOWN = 5  # examples of each violation in a report
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
+Records = npt.NDArray[np.void]
 # One rule serves Python integers and u64 arrays alike: both know ^, >>, * and &.
 N = TypeVar("N", int, Words)
 
@@ -188,7 +189,7 @@ class Journal:
         elif os.write(self._fd, record) != len(record):
             raise OSError("the journal's disk is full: a record was cut")
 
-    def records(self) -> npt.NDArray[np.void]:
+    def records(self) -> Records:
         """The records held in memory, `[N]` of RECORD."""
         return parse_records(bytes(self._memory))
 
@@ -205,7 +206,7 @@ def _fold(head: bytes) -> int:
     return total
 
 
-def parse_records(data: bytes) -> npt.NDArray[np.void]:
+def parse_records(data: bytes) -> Records:
     """`[N]` of RECORD; torn or damaged records raise, because O_APPEND writes of 48 bytes are never torn."""
     if len(data) % RECORD.itemsize:
         raise ValueError(f"the journal has {len(data)} bytes, which is not a number of {RECORD.itemsize}-byte records")
@@ -219,7 +220,7 @@ def parse_records(data: bytes) -> npt.NDArray[np.void]:
     return records
 
 
-def read_journal(path: str | Path) -> npt.NDArray[np.void]:
+def read_journal(path: str | Path) -> Records:
     """The records of a journal file; an absent file is an empty journal."""
     file = Path(path)
     return parse_records(file.read_bytes() if file.exists() else b"")
