@@ -32,11 +32,7 @@ PARAMETER_EXEMPTIONS: dict[str, str] = {
 }
 
 # module -> the test module that covers it, where that is not its mirror image in tests/unit.
-COVERED_ELSEWHERE: dict[str, str] = {
-    # Both are threads, sockets and processes, which only real ones test.
-    "asyncrl.vector": "tests/rpc/test_vector_gymnasium.py",
-    "asyncrl.vector.session": "tests/rpc/test_vector_gymnasium.py",
-}
+COVERED_ELSEWHERE: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import subprocess
-import sys
-import threading
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
 import asyncrl
-from asyncrl.errors import ConfigError, ConnectionFailed, LocalProtocolError, ServerRefused
+from asyncrl.errors import ConfigError, LocalProtocolError, ServerRefused
 from asyncrl.gym_spaces import ActionError
 from asyncrl.registration import ENV_ID, register_envs
 from tests.rpc.serving import serving
@@ -240,37 +235,3 @@ def test_a_closed_environment_says_so(server: str) -> None:
     for call in (env.reset, lambda: env.step([0, 0]), env.render, env.async_reset, env.recv):
         with pytest.raises(ClosedEnvironmentError, match="after a call to `close"):
             call()
-
-
-def test_a_refused_session_leaves_nothing(server: str) -> None:
-    """An alias that is not served, no room, or no server: a typed error, and no thread beyond the I/O loop's."""
-    with pytest.raises(ServerRefused, match="nosuch") as unknown:
-        asyncrl.RemoteVectorEnv("nosuch", 2, server)
-    assert unknown.value.code == "UNKNOWN_ENV"
-    with pytest.raises(ServerRefused, match="65 environments wanted"):
-        asyncrl.RemoteVectorEnv("CartPole-v1", 65, server)
-    with pytest.raises(ConnectionFailed, match="nothing listens"):
-        asyncrl.RemoteVectorEnv("CartPole-v1", 2, "127.0.0.1:1")
-    assert [thread.name for thread in threading.enumerate()].count("asyncrl-io") == 1
-    env = asyncrl.RemoteVectorEnv("CartPole-v1", 64, server)
-    env.close()
-
-
-def test_collection_gives_the_lanes_back(server: str) -> None:
-    """An environment that nobody closes is closed when it is collected: the server has room for the next."""
-    env = asyncrl.RemoteVectorEnv("CartPole-v1", 60, server, lanes=2)
-    gone = weakref.ref(env)
-    del env
-    gc.collect()
-    assert gone() is None
-    asyncrl.RemoteVectorEnv("CartPole-v1", 60, server, lanes=2).close()
-
-
-def test_the_interpreter_exits_with_an_open_environment() -> None:
-    """A script that never closes its embedded environment ends with status 0, silently."""
-    code = (
-        "import asyncrl; env = asyncrl.RemoteVectorEnv('CartPole-v1', 2); env.reset(); env.step([0, 1]); "
-        "keep = [env]; print(env.fleet.lanes[0].up)"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
