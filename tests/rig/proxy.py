@@ -106,7 +106,7 @@ class FaultProxy:
         self._server.close()
         self.reset()
         async with asyncio.timeout(5):
-            while self._connections:  # noqa: ASYNC110 - each connection takes itself out
+            while self._connections:
                 await asyncio.sleep(_POLL_S)
 
     def reset(self) -> None:
@@ -188,7 +188,7 @@ class FaultProxy:
         while (item := await pieces.get()) is not None:
             due, data = item
             await asyncio.sleep(max(0.0, due - loop.time()))
-            while way.hole:  # noqa: ASYNC110 - a test sets the field, nobody else waits
+            while way.hole:
                 await asyncio.sleep(_POLL_S)
             yield data
 

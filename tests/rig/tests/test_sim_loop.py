@@ -99,7 +99,7 @@ def test_a_livelock_is_an_error() -> None:
     """A task that only ever yields to itself does not hang the test."""
 
     async def spin() -> None:
-        while True:  # noqa: ASYNC110 - the very thing that is to be caught
+        while True:
             await asyncio.sleep(0)
 
     with pytest.raises(SimLivelock):
@@ -110,7 +110,7 @@ def test_the_time_limit_ends_a_run() -> None:
     """A run that polls for ever is stopped on the virtual clock."""
 
     async def poll() -> None:
-        while True:  # noqa: ASYNC110
+        while True:
             await asyncio.sleep(1)
 
     with pytest.raises(SimTimeOver):
