@@ -227,6 +227,7 @@ def seeds_of_fuzz(rng: random.Random) -> bytes:
     return to_frames(message, rng.random() < 0.5)[0]
 
 
+@pytest.mark.timeout(60 + FUZZ_FRAMES // 5000)
 def test_any_bytes_parse_or_raise_the_documented_error() -> None:
     """Mutated frames, fed to readers that live until their first error: a message, None, or RemoteProtocolError."""
     rng = random.Random(20240817)
