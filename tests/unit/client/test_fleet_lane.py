@@ -6,7 +6,9 @@ import asyncio
 import random
 
 import numpy as np
+import pytest
 
+from asyncrl.errors import LaneLost
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import CUT, FIRST, NO_TRANSITION
@@ -222,5 +224,36 @@ def test_an_action_for_the_lost_lane_never_reaches_its_replacement() -> None:
         assert rig.step(lane) is True
         await rig.recv()
         assert [len(each.executed) for each in rig.servers[0].all_lanes] == [0, 1]
+
+    sim(main)
+
+
+def test_events_of_the_server_are_told() -> None:
+    """News and faults, each once; a slot that was rebuilt is told by its row, not by its event."""
+
+    async def main(rig: Rig) -> None:
+        await rig.recv()
+        for kind in (pb.LOG, pb.SLOT_QUARANTINED, pb.SLOT_REBUILT, pb.BUILDING):
+            rig.servers[0].push(pb.EVENT, pb.Event(kind=kind, text="text", row=2, step=3, total=4).SerializeToString())
+        await asyncio.sleep(0.1)
+        told = [(event.kind, event.row, event.step, event.total) for event in rig.events if event.text == "text"]
+        assert told == [("server_log", None, 0, 0), ("slot_quarantined", 2, 0, 0), ("building", None, 3, 4)]
+        assert rig.fleet.stats.faults == {"slot_quarantined": 1}
+
+    sim(main)
+
+
+def test_a_lane_says_who_it_is() -> None:
+    """For people who print it."""
+
+    async def main(rig: Rig) -> None:
+        lane = (await rig.recv()).lane
+        assert repr(lane) == "<FleetLane 0 slots 0..3 at toy:1>"
+        rig.servers[0].up = False
+        rig.servers[0].lose_lanes("hang")
+        await rig.recv()
+        assert repr(lane).endswith("(down)>")
+        with pytest.raises(LaneLost, match="not up"):
+            await lane.render()
 
     sim(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -457,5 +458,90 @@ def test_nothing_is_left_after_a_cancelled_run() -> None:
             assert [stream.closed for stream in server.streams] == [True]
             await asyncio.sleep(0.1)
             assert asyncio.all_tasks() == before
+
+    sim(main)
+
+
+def test_an_error_reply_reaches_its_asker() -> None:
+    """The lane is well: only this request was refused."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            each.server.refuse_next = error_body("UNSUPPORTED", "cannot render")
+            with pytest.raises(ServerRefused, match="cannot render"):
+                await each.lane.ask(pb.RENDER, b"")
+            each.step(1)
+            await each.owner.have(2)
+
+    sim(main)
+
+
+@pytest.mark.parametrize("code", ["ENV_FAULT", "INTERNAL", "DEADLINE", "LANE_LOST"])
+def test_a_step_without_rows_costs_the_lane(code: str) -> None:
+    """Nobody knows what was executed: its slots start anew."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            each.server.refuse_next = error_body(code, "it raised", cause="why" if code == "LANE_LOST" else "")
+            each.step(1)
+            await each.over.wait()
+            assert isinstance(each.ended, LaneLost)
+            assert each.ended.cause == ("why" if code == "LANE_LOST" else code.lower())
+
+    sim(main)
+
+
+def test_opened_by_another_version_is_refused() -> None:
+    """Whatever Describe said."""
+
+    async def main() -> None:
+        skewed = pb.Opened(protocol=pb.Version(major=9)).SerializeToString()
+        async with rig(mangle=lambda kind, body: body + skewed) as each:
+            await each.over.wait()
+            assert isinstance(each.ended, ServerRefused)
+            assert each.ended.code == "VERSION_SKEW"
+
+    sim(main)
+
+
+def test_what_upsets_the_reader_costs_its_lane_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception that nobody foresaw ends this lane with a type, and its story is in the log."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+
+            def upset() -> None:
+                raise ZeroDivisionError("unforeseen")
+
+            each.owner.on_rows = upset
+            each.step(1)
+            await each.over.wait()
+            assert isinstance(each.ended, LaneLost)
+            assert "unforeseen" in str(each.ended)
+
+    with caplog.at_level(logging.ERROR):
+        sim(main)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_no_stream_in_time_is_a_failed_connection() -> None:
+    """A dial that hangs is given up."""
+
+    async def main() -> None:
+        async with rig(timers=LaneTimers(dial_s=3.0), reset=False) as each:
+            await each.owner.opened.wait()
+
+            async def hang() -> ToyStream:
+                await asyncio.sleep(1e6)
+                raise AssertionError
+
+            each.server.open_stream = hang  # type: ignore[method-assign]
+            each.server.snap_all()
+            await each.over.wait()
+            assert isinstance(each.ended, LaneLost)
+            assert 30 < asyncio.get_running_loop().time() < 45
 
     sim(main)

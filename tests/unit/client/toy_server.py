@@ -148,6 +148,9 @@ class ToyLane:
     def _answer(self, request: Message) -> tuple[int, bytes]:
         if request.kind == pb.OPEN:
             return self._opened()
+        if self._server.refuse_next is not None:
+            refused, self._server.refuse_next = self._server.refuse_next, None
+            return pb.ERROR, refused
         if request.kind == pb.RESET:
             self.resets.append(requests.decode_reset(request.body, self.num_slots))
             flags = np.full(self.num_slots, FIRST | NO_TRANSITION, np.uint8)
@@ -218,6 +221,7 @@ class ToyServer:
     major: int = handshake.MAJOR
     hold_replies: bool = False
     refuse_open: bytes | None = None
+    refuse_next: bytes | None = None  # the body of an ERROR that answers the next request
     mangle: Callable[[int, bytes], bytes] | None = None
     rebuild: list[Callable[[StepRows], None]] = field(default_factory=list)
     lanes: dict[str, ToyLane] = field(default_factory=dict)
