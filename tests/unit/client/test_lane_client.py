@@ -20,7 +20,7 @@ from asyncrl.errors import (
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, error_body, to_frames
 from tests.unit.client.lane_rig import B, Rig, rig, sim
-from tests.unit.client.toy_server import EPISODE, ToyServer
+from tests.unit.client.toy_server import EPISODE, ToyServer, ToyStream
 
 
 def test_open_and_reset_travel_together() -> None:
