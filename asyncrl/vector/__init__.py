@@ -25,11 +25,11 @@ from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ConfigError, LocalProtocolError
-from asyncrl.gym_spaces import ActionError, ValueLayout
+from asyncrl.gym_spaces import ValueLayout
 from asyncrl.vector.exchange import Answer
 from asyncrl.vector.rows import Assembler, LaneBook, LanePart, Step
 from asyncrl.vector.session import Session
-from asyncrl.vector.wishes import ResetWish, Seed
+from asyncrl.vector.wishes import ResetWish, Seed, whole_lanes
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
@@ -231,7 +231,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         self._check_started()
         ids = np.asarray(env_id)
-        lanes = self._whole_lanes(ids)
+        lanes = whole_lanes(ids, self._lane_of)
+        waiting = [number for number in lanes if number in self._asked]
+        if waiting:
+            raise LocalProtocolError(f"lane {waiting[0]} still owes rows: recv() them first")
         order = np.argsort(ids)
         # Copies: the caller may go on writing into its array before the loop has sent it.
         leaves = [leaf[order] for leaf in self._actions.leaves_of(actions, len(ids))]
@@ -272,18 +275,6 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def _part(self, answer: Answer, is_first: bool) -> LanePart:
         book = self._books[answer.lane]
         return book.reset(answer.rows, None) if is_first else book.step(answer.rows, self._mode)
-
-    def _whole_lanes(self, ids: Array) -> list[int]:
-        if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids) or ids.min() < 0 or ids.max() >= self.num_envs:
-            raise ActionError(f"env_id has to be integers [N] below {self.num_envs}")
-        lanes = np.unique(self._lane_of[ids]).tolist()
-        whole = np.concatenate([self._books[number].slots for number in lanes])
-        if not np.array_equal(np.sort(ids), whole):
-            raise ActionError("env_id names a part of a lane: lanes step as a whole, so send what recv gave")
-        waiting = [number for number in lanes if number in self._asked]
-        if waiting:
-            raise LocalProtocolError(f"lane {waiting[0]} still owes rows: recv() them first")
-        return list(lanes)
 
     # ------------------------------------------------------------------ checks
 

@@ -57,6 +57,7 @@ class Exchange:
         self._step_s = step_s
         self._reset_s = reset_s
         self._box: SimpleQueue[Batch] = SimpleQueue()  # one batch per command that waits
+        self._owed = False  # a caller was interrupted (Ctrl-C) while it waited for one
         # The rest belongs to the loop's thread.
         self._stop = asyncio.Event()
         self._refused: deque[int] = deque()  # lanes whose refusal is on its way through the fleet
@@ -91,7 +92,10 @@ class Exchange:
 
     def take(self, num_slots: int) -> list[Answer]:
         """Answers of lanes with `num_slots` slots together, or of all that can still answer if those have fewer."""
-        return self._ask(lambda: self._want(num_slots), max(self._step_s, self._reset_s))
+        within_s = max(self._step_s, self._reset_s)
+        if self._owed:
+            return self._receive(within_s)
+        return self._ask(lambda: self._want(num_slots), within_s)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the loop."""
@@ -103,12 +107,20 @@ class Exchange:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def _ask(self, command: Callable[[], None], within_s: float) -> list[Answer]:
+        if self._owed:
+            # The rows of the call that was interrupted: nobody will see them, but lanes answer one call at a time.
+            self._receive(within_s)
+        self._owed = True
         self._loop.call_soon_threadsafe(self._run_asked, command, within_s)
+        return self._receive(within_s)
+
+    def _receive(self, within_s: float) -> list[Answer]:
         try:
             batch = self._box.get(timeout=within_s + STUCK_S)
         except Empty:
             self.stop()
             raise DeadlineExceeded(f"the I/O loop is blocked: no answer within {within_s + STUCK_S:g} s") from None
+        self._owed = False
         if isinstance(batch, AsyncRLError):
             raise batch
         return batch

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import threading
 import weakref
 from concurrent.futures import CancelledError, Future
@@ -32,6 +33,7 @@ class Session:
 
     def __init__(self, servers: Addresses, access: Access | None, timers: LaneTimers, settings: dict[str, Any]) -> None:
         self._loop = io_loop.shared_loop()
+        self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
         opened: Future[Exchange] = Future()
@@ -55,6 +57,8 @@ class Session:
             if self._closed:
                 return
             self._closed = True
+        if os.getpid() != self._pid:
+            return  # a forked child has neither the loop's thread nor the right to end its parent's lanes
         with contextlib.suppress(RuntimeError):  # the loop is closed: so are its streams
             self.exchange.stop()
             if not _is_current(self._loop):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.gym_spaces import ActionError
 from asyncrl.vector.exchange import LaneReset
 from asyncrl.wire.tensors import Array
 
@@ -37,6 +38,17 @@ class ResetWish:
         if mask is not None and not mask.any():
             return None
         return LaneReset(mask, None if self.seeds is None else self.seeds[begin:end], self.options)
+
+
+def whole_lanes(ids: Array, lane_of: Array) -> list[int]:
+    """The lanes whose slots are exactly `ids` `[N]`; `lane_of` `[n]` has the lane of each slot."""
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids) or ids.min() < 0 or ids.max() >= len(lane_of):
+        raise ActionError(f"env_id has to be integers [N] below {len(lane_of)}")
+    lanes = np.unique(lane_of[ids])
+    if not np.array_equal(np.sort(ids), np.flatnonzero(np.isin(lane_of, lanes))):
+        raise ActionError("env_id names a part of a lane: lanes step as a whole, so send what recv gave")
+    found: list[int] = lanes.tolist()
+    return found
 
 
 def _seeds(seed: Seed, num_envs: int) -> list[int | None] | None:

@@ -79,6 +79,11 @@ def _lanes(answers: list[Answer]) -> list[tuple[int, bool]]:
     return [(answer.lane, answer.rows is not None) for answer in answers]
 
 
+def _steps(answers: list[Answer]) -> list[float]:
+    """How many steps each lane's first slot has made in its episode."""
+    return [float(answer.rows.obs[0][0, 1]) for answer in answers if answer.rows is not None]
+
+
 def test_a_step_is_one_answer_per_lane() -> None:
     """In the order of the lanes, each with rows of its own."""
     with rigged() as rig:
@@ -86,7 +91,7 @@ def test_a_step_is_one_answer_per_lane() -> None:
         for t in range(1, 4):
             answers = rig.step()
             assert _lanes(answers) == [(0, True), (1, True)]
-            assert [rows.obs[0][0, 1] for _, rows, _ in answers if rows is not None] == [t, t]
+            assert _steps(answers) == [t, t]
 
 
 def test_an_action_never_reaches_a_replacement() -> None:
@@ -160,6 +165,25 @@ def test_take_gives_the_lanes_that_are_ready() -> None:
         assert (1, True) in _lanes(first)
         if len(first) == 1:
             assert _lanes(rig.exchange.take(2)) == [(0, True)]
+
+
+def test_an_interrupted_call_does_not_answer_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C in a wait, a step gets its own rows; what `take` would have given comes with the next `take`."""
+
+    def interrupted(exchange: Exchange, within_s: float) -> list[Answer]:
+        raise KeyboardInterrupt
+
+    with rigged() as rig:
+        rig.reset()
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Exchange, "_receive", interrupted)
+            rig.step()
+        assert _steps(rig.step()) == [2, 2]
+        rig.exchange.post_steps({0: rig.action(), 1: rig.action()})
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Exchange, "_receive", interrupted)
+            rig.exchange.take(4)
+        assert _steps(rig.exchange.take(4)) == [3, 3]
 
 
 def test_refusals_belong_to_their_lane() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.vector.wishes import ResetWish
+from asyncrl.gym_spaces import ActionError
+from asyncrl.vector.wishes import ResetWish, whole_lanes
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,16 @@ def test_lanes_without_masked_rows_are_left_alone() -> None:
     assert wish.part(2, 4) is None
     whole = ResetWish.of(None, None, 4).part(2, 4)
     assert whole == (None, None, None)
+
+
+def test_ids_have_to_be_those_of_whole_lanes() -> None:
+    """In any order; parts of lanes, doubles and strangers are refused."""
+    lane_of = np.array([0, 0, 1, 1, 1])
+    assert whole_lanes(np.array([1, 0]), lane_of) == [0]
+    assert whole_lanes(np.array([4, 0, 3, 1, 2]), lane_of) == [0, 1]
+    for ids in ([0], [2, 3], [0, 0], [0, 1, 1]):
+        with pytest.raises(ActionError, match="part of a lane"):
+            whole_lanes(np.array(ids), lane_of)
+    for strange in (np.array([0, 5]), np.array([-1, 0]), np.array([]), np.array([0.0, 1.0]), np.array([[0, 1]])):
+        with pytest.raises(ActionError, match="below 5"):
+            whole_lanes(strange, lane_of)
