@@ -159,7 +159,7 @@ async def acting(settings: RunSettings, spec: LaneSpec) -> AsyncIterator[ActBatc
     (leaf,) = spec.action.leaves
     obs_size = int(np.prod(spec.observation.leaves[0].shape))
     policy = torch_policy(settings.policy, spec.mask_size, obs_size, leaf.dtype, bf16=settings.bf16)
-    async with ActBatcher(policy, settings.lanes, settings.batch_lanes) as batcher:
+    async with ActBatcher(policy, settings.lanes, settings.batch_lanes, on_loop=settings.act_on_loop) as batcher:
         yield batcher
 
 

@@ -34,6 +34,7 @@ class RunSettings:
     bf16: bool = False
     unix: bool = True
     batch_lanes: int = 1  # act batcher: fire when so many lanes wait
+    act_on_loop: bool = False  # act batcher: no inference thread
     switch_interval_s: float | None = None
 
     @staticmethod

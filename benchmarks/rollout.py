@@ -52,6 +52,8 @@ class Options:
     """Forward in bfloat16 (--policy cnn)."""
     batch_lanes: int | None = None
     """Lanes that wait for one another before a forward."""
+    act_on_loop: bool | None = None
+    """Act on the event loop instead of in the inference thread."""
     switch_interval_s: float | None = None
     """sys.setswitchinterval of the client."""
     repeats: int = 3

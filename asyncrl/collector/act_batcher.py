@@ -4,6 +4,10 @@ The loop submits, the thread acts, the loop gets the results back in one wake-up
 that waits when the thread takes it, in order of lane; it is fired when `fire_at` of them wait, or as many as can come
 at all, or when the first of them has waited for `deadline_s`. While a forward runs, those that arrive gather.
 
+Where nothing else computes in this process while lanes are stepped (evaluation, collection that alternates with
+learning), `on_loop` saves the way to the thread and back, which is two wake-ups a batch. Beside a learner it would
+hold up the loop.
+
 Invariants: every submitted lane gets its own rows back, once (test_many_producers_get_their_own_rows_back); rows of a
 batch are in order of lane (test_a_batch_is_in_order_of_lane); an error of the policy reaches every waiter of its batch
 and no other (test_an_error_reaches_every_waiter_of_its_batch); closing fails whoever still waits and joins the thread
@@ -51,7 +55,9 @@ _Outcome = list[Acted] | BaseException
 class ActBatcher:
     """Belongs to the loop it is made on. Use it as an async context manager, or call `close`."""
 
-    def __init__(self, policy: Policy, max_lanes: int, fire_at: int = 1, deadline_s: float = 0.002) -> None:
+    def __init__(
+        self, policy: Policy, max_lanes: int, fire_at: int = 1, deadline_s: float = 0.002, *, on_loop: bool = False
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._policy = policy
         self._max_lanes = max_lanes
@@ -66,9 +72,12 @@ class ActBatcher:
         self._waiting: deque[_Waiter] = deque()
         self._fired = False
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # at most one True (take what waits) and one False (stop)
+        self._stage = _Stage()  # of whoever acts
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, name="asyncrl-inference", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if not on_loop:
+            self._thread = threading.Thread(target=self._run, name="asyncrl-inference", daemon=True)
+            self._thread.start()
 
     @property
     def num_waiting(self) -> int:
@@ -107,8 +116,9 @@ class ActBatcher:
                     answer.set_exception(ActingStopped("the act batcher was closed"))
             self._answers.clear()
             self._waiting.clear()
-        await asyncio.shield(self._stopped)
-        self._thread.join()  # it has nothing left to do
+        if self._thread is not None:
+            await asyncio.shield(self._stopped)
+            self._thread.join()  # it has nothing left to do
 
     async def __aenter__(self) -> ActBatcher:
         return self
@@ -130,7 +140,17 @@ class ActBatcher:
         self._stop_timer()
         if not self._fired:
             self._fired = True
-            self._tokens.put(True)
+            if self._thread is None:
+                # Not at once: lanes whose rows came in the same turn of the loop share the forward.
+                self._loop.call_soon(self._act_on_loop)
+            else:
+                self._tokens.put(True)
+
+    def _act_on_loop(self) -> None:
+        self._fired = False
+        batch = self._take()
+        if batch:
+            self._deliver(batch, self._act(batch))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -152,13 +172,12 @@ class ActBatcher:
     # ---------------------------------------------------------------------------------------------- on the thread
 
     def _run(self) -> None:
-        stage = _Stage()
         try:
             while self._tokens.get():
                 self._fired = False
                 batch = self._take()
                 if batch:
-                    self._loop.call_soon_threadsafe(self._deliver, batch, self._act(batch, stage))
+                    self._loop.call_soon_threadsafe(self._deliver, batch, self._act(batch))
             self._loop.call_soon_threadsafe(self._finish)
         except RuntimeError:  # the loop was closed under us: nobody is left to tell
             return
@@ -180,8 +199,8 @@ class ActBatcher:
             batch.sort(key=_lane_of)
         return batch
 
-    def _act(self, batch: list[_Waiter], stage: _Stage) -> _Outcome:
-        requests = [request for request, answer in batch]
+    def _act(self, batch: list[_Waiter]) -> _Outcome:
+        requests, stage = [request for request, _answer in batch], self._stage
         try:
             if len(requests) == 1:
                 (one,) = requests

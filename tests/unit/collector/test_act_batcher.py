@@ -51,7 +51,8 @@ async def entered(policy: EchoPolicy) -> None:
     assert await asyncio.to_thread(policy.entered.acquire, True, 30)
 
 
-async def test_many_producers_get_their_own_rows_back() -> None:
+@pytest.mark.parametrize("on_loop", [False, True])
+async def test_many_producers_get_their_own_rows_back(on_loop: bool) -> None:
     """16 lanes of different widths submit 60 times each: every row comes back to its lane once, doubled."""
     policy = EchoPolicy()
     rng = np.random.default_rng(0)
@@ -72,11 +73,14 @@ async def test_many_producers_get_their_own_rows_back() -> None:
             if rng.random() < 0.3:
                 await asyncio.sleep(0)
 
-    async with ActBatcher(policy, 16, fire_at=4, deadline_s=0.0005) as batcher, asyncio.TaskGroup() as group:
+    async with (
+        ActBatcher(policy, 16, fire_at=4, deadline_s=0.0005, on_loop=on_loop) as batcher,
+        asyncio.TaskGroup() as group,
+    ):
         for index in range(16):
             group.create_task(lane(index))
     assert sum(map(len, policy.batches)) == rows == 60 * sum(1 + index % 5 for index in range(16))
-    assert policy.threads == {"asyncrl-inference"}
+    assert policy.threads == {"MainThread" if on_loop else "asyncrl-inference"}
     assert any(len(batch) > 5 for batch in policy.batches)  # more rows than one lane has: lanes were joined
 
 
@@ -136,11 +140,12 @@ async def test_arrivals_during_a_forward_gather_in_the_next() -> None:
     assert policy.batches == [[3], [0, 1, 2]]
 
 
-async def test_an_error_reaches_every_waiter_of_its_batch() -> None:
+@pytest.mark.parametrize("on_loop", [False, True])
+async def test_an_error_reaches_every_waiter_of_its_batch(on_loop: bool) -> None:
     """All lanes of the failed forward get the policy's own exception; the next forward works."""
     policy = EchoPolicy()
     policy.error = ArithmeticError("NaN")
-    async with ActBatcher(policy, 2, fire_at=2, deadline_s=NEVER_S) as batcher:
+    async with ActBatcher(policy, 2, fire_at=2, deadline_s=NEVER_S, on_loop=on_loop) as batcher:
         answers = [batcher.submit(request(lane, lane)) for lane in (0, 1)]
         outcomes = await asyncio.gather(*answers, return_exceptions=True)
         assert outcomes == [policy.error] * 2
@@ -177,6 +182,21 @@ async def test_close_fails_the_waiters_and_joins() -> None:
     await batcher.close()
     with pytest.raises(ActingStopped):
         batcher.submit(request(0, 0))
+
+
+async def test_acting_on_the_loop_joins_the_lanes_of_one_turn() -> None:
+    """Without a thread, lanes submitted in one turn of the loop share a forward; close fails those it never reached."""
+    policy = EchoPolicy()
+    batcher = ActBatcher(policy, 3, on_loop=True)
+    acted = await asyncio.gather(*(batcher.submit(request(lane, lane)) for lane in (2, 0)))
+    assert policy.batches == [[0, 2]]
+    assert [part.action[0].tolist() for part in acted] == [[4], [0]]
+    waiting = batcher.submit(request(1, 1))
+    await batcher.close()
+    with pytest.raises(ActingStopped):
+        await waiting
+    await asyncio.sleep(0)
+    assert policy.batches == [[0, 2]]
 
 
 async def test_a_cancelled_waiter_is_dropped_and_may_come_again() -> None:
