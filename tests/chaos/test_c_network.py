@@ -22,7 +22,7 @@ WINDOW_S = 4
 
 
 @pytest.mark.parametrize("direction", ["both", "to_server", "to_client"])
-@pytest.mark.parametrize("heals", [True, False], ids=["heals", "stays"])
+@pytest.mark.parametrize("heals", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["heals", "stays"])
 async def test_C2_C3_a_hole_is_noticed_and_survived(tmp_path: Path, direction: str, heals: bool) -> None:
     """Silence is noticed by pings; healed within the resume window nothing is lost, later the episodes are cut."""
     options = ["--quota", f"resume_window_s={WINDOW_S}", "--quota", "lease_s=2"]

@@ -103,6 +103,7 @@ async def test_D2_what_is_no_frame_ends_its_stream_only(tmp_path: Path) -> None:
         await _still_well(it)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_D3_damage_on_the_way_never_reaches_a_row(tmp_path: Path) -> None:
     """Thirty flipped bits on a plaintext connection, most of them inside rows: nothing damaged, doubled or mispaired.

@@ -21,7 +21,7 @@ NUM_BREAKS = 20
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize("autoreset", ["same_step", pytest.param("next_step", marks=pytest.mark.slow)])
 async def test_100_000_steps_are_stored_exactly_once(tmp_path: Path, autoreset: str) -> None:
     """10^5 transitions over 4 lanes: executed = stored, every header, action and reward in its place."""
     async with census(), EnvServerProcess(tmp_path, num_envs=64) as server:

@@ -53,7 +53,8 @@ class Census:
             processes=Counter(f"{pid} {name}" for pid, name in descendants().items()),
             descriptors=_descriptors(),
             listeners=_listeners(),
-            threads=Counter(thread.name for thread in threading.enumerate()),
+            # A thread of C that once called Python, as gRPC's do for tokens, leaves a dummy behind.
+            threads=Counter(each.name for each in threading.enumerate() if not each.name.startswith("Dummy-")),
             tasks=_tasks(),
             files=_files(),
         )

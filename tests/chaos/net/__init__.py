@@ -1,0 +1,1 @@
+"""Env servers in network namespaces: other machines, with tokens, TLS, and cables that can be cut."""
