@@ -85,8 +85,8 @@ class Rig:
             incarnations=[0] * B,
             resumable=resumable,
         )
-        link = ServerLink(server, clock, random.Random(1))
-        self.lane = LaneClient(link, request, self.owner, self.context, tracker or RowTracker(B))
+        self.link = ServerLink(server, clock, random.Random(1))
+        self.lane = LaneClient(self.link, request, self.owner, self.context, tracker or RowTracker(B))
         self.ended: AsyncRLError | None = None
         self.over = asyncio.Event()
 

@@ -96,6 +96,22 @@ def test_a_fenced_fleet_stops() -> None:
     sim(main, lanes=2)
 
 
+def test_one_fenced_lane_stops_them_all() -> None:
+    """The others would be fenced too: they leave by BYE."""
+
+    async def main(rig: Rig) -> None:
+        (toy,) = rig.servers
+        await rig.drive(4)
+        fenced = next(iter(toy.lanes.values()))
+        fenced.send(fenced.protocol.control(pb.ERROR, error_body("FENCED", "learner_epoch 2 has taken over")))
+        await asyncio.sleep(3.0)
+        assert toy.byes == 3
+        with pytest.raises(ServerRefused, match="FENCED"):
+            await rig.drain()
+
+    sim(main, lanes=4)
+
+
 def test_servers_that_disagree_are_refused_at_the_start() -> None:
     """Two environments under one name: a typed error that says what differs."""
 

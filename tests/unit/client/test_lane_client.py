@@ -214,6 +214,22 @@ def test_a_restarted_server_is_not_asked_to_resume() -> None:
     sim(main)
 
 
+def test_a_break_makes_old_news_worthless() -> None:
+    """A description from a moment before the break says nothing about the server after it."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            dials = each.server.dials
+            await each.link.describe()
+            each.server.die()
+            each.server.restart("boot-2")
+            await each.over.wait()
+            assert each.server.dials == dials
+
+    sim(main)
+
+
 def test_a_lane_that_is_not_resumable_is_lost_at_once() -> None:
     """No window: the loss is known in the moment the stream breaks."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from asyncrl.errors import ConnectionFailed
 from asyncrl.wire import handshake
+from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body
 from tests.unit.client.fleet_rig import Rig, seeds_of, sim
 from tests.unit.client.toy_server import SPEC
@@ -133,5 +134,20 @@ def test_retry_after_is_honoured() -> None:
         while not rig.fleet.lanes[0].up:
             await rig.recv()
         assert asyncio.get_running_loop().time() < 25.0
+
+    sim(main)
+
+
+def test_lanes_that_die_at_once_are_not_made_in_a_loop() -> None:
+    """Opened, dead, opened, dead: the pauses grow, whatever the server's own patience."""
+
+    async def main(rig: Rig) -> None:
+        (toy,) = rig.servers
+        toy.mangle = lambda kind, body: body if kind == pb.OPENED else b"garbage"
+        await asyncio.sleep(60.0)
+        assert 10 < len(toy.all_lanes) < 60
+        toy.mangle = None
+        while not rig.fleet.recv_nowait():
+            await asyncio.sleep(0.1)
 
     sim(main)

@@ -132,3 +132,37 @@ def test_a_stalled_loop_blames_nobody() -> None:
             assert each.context.loop_lag_max_s > 15.0
 
     sim(main)
+
+
+def test_whoever_steps_needs_no_pings() -> None:
+    """Every frame of ours keeps the lease and carries the ack."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            frames = each.context.counters.frames_out
+            for number in range(60):
+                each.step(number)
+                await asyncio.sleep(1.0)
+            assert each.context.counters.frames_out - frames == 60
+
+    sim(main)
+
+
+def test_an_answer_that_waits_unread_is_an_answer() -> None:
+    """A ping is out when our own loop stands still; its answer is there afterwards, not read yet."""
+
+    async def main() -> None:
+        async with rig(address="127.0.0.1:1") as each:
+            await each.owner.have(1)
+            pipe = each.server.streams[0].s2c
+            pipe.change(held=True)
+            await asyncio.sleep(3.0)
+            loop: Any = asyncio.get_running_loop()
+            loop.pass_time(20.0)
+            await asyncio.sleep(1.0)
+            pipe.change(held=False)
+            await asyncio.sleep(5.0)
+            assert each.owner.resumed == []
+
+    sim(main)
