@@ -152,13 +152,14 @@ class Exchange:
             self._fail(error)
 
     def _step_all(self, actions: Sequence[list[Array]]) -> None:
+        has_news = any(self._news.values())
         for number, action in enumerate(actions):
             if not self._begin_step(number, action):
                 self._put(Answer(number, None))
-        if self._due or len(self._away) < len(actions):
+        if has_news or self._due:
             self._want(self.fleet.num_envs)
         else:
-            # Every lane is lost: rows without transitions are worth no busy loop, so wait for news of any.
+            # Every lane was lost before: rows without transitions are worth no busy loop, so wait for news of any.
             self._wanted, self._patient = self.fleet.num_envs + 1, True
 
     def _begin_steps(self, actions: dict[int, list[Array]]) -> None:
@@ -226,11 +227,8 @@ class Exchange:
             self._settle(Answer(number, arrival.rows))
 
     def _lost(self, number: int) -> None:
-        news = self._news.get(number)
-        if number in self._resets or (news and news[0].rows is not None):
-            # Either the reset goes to a replacement, or what nobody has seen yet was itself a replacement.
-            self._news.pop(number, None)
-            self._away.add(number)
+        if number in self._resets:
+            self._away.add(number)  # the reset goes to the replacement
         elif number in self._away:
             return
         elif number in self._due:
