@@ -230,8 +230,9 @@ def test_rows_after_the_deadline_are_news(desk: Desk) -> None:
     assert desk.told() == [(0, 2), (1, 3)]
     assert desk.fleet.lanes[0].sent == ["step"]
     desk.step()
+    desk.rows(1, 9)
     desk.exchange._give_up()
-    desk.told()
+    assert desk.told() == [(0, None), (1, 9)]
     desk.step()
     desk.rows(1, 4)
     assert desk.told() == [(0, None), (1, 4)]
