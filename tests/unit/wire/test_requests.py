@@ -155,7 +155,7 @@ def test_every_action_of_a_space_is_accepted(seed: int, action_space: SpaceSpec,
 def _every_member_has_its_dtype(action_space: SpaceSpec) -> bool:
     """Random starts and sizes can lie outside a narrow dtype; such a space has members that cannot be written down."""
     for node in action_space.nodes:
-        if node.kind == pb.DISCRETE or (node.kind == pb.MULTI_DISCRETE and node.shape and 0 not in node.shape):
+        if node.kind == pb.DISCRETE or (node.kind == pb.MULTI_DISCRETE and 0 not in node.shape):
             bounds = np.iinfo(node.dtype)
             low, high = _limits(node)
             if low < bounds.min or high > bounds.max:
