@@ -11,9 +11,9 @@ import pytest_asyncio
 from tests.rig.processes import EnvServerProcess
 
 
-@pytest.fixture(scope="session", autouse=True)
-def grpc_is_up() -> None:
-    """gRPC's own poller, its thread and its two sockets, is there before any census looks."""
+@pytest_asyncio.fixture(autouse=True)
+async def grpc_is_up() -> None:
+    """gRPC's own poller, its thread and its two sockets, is there before any census looks, and stays."""
     grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]  # the stubs lack it
 
 
