@@ -1,10 +1,12 @@
 """asyncrl: simulators on other machines, driven from one asyncio loop over gRPC streams.
 
-Importing this package pulls in neither torch nor grpc; public names load on first use.
+Importing this package pulls in neither torch nor grpc; public names load on first use. As with every package of
+environments, importing it is what makes `gymnasium.make_vec("asyncrl/Remote-v0", ...)` work.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -33,3 +35,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
+
+
+# An env server has no use for remote environments, and its process stays small without Gymnasium.
+if "envserver" not in sys.modules:
+    import_module("asyncrl.registration").register_envs()

@@ -2,8 +2,7 @@
 
     gymnasium.make_vec("asyncrl/Remote-v0", num_envs=64, env_id="CartPole-v1", servers="worker1:50051")
 
-Gymnasium calls `register_envs` by itself, because the package names it in the entry point group `gymnasium.envs`. Only
-vector environments exist there: `gymnasium.make` has none to make.
+Importing `asyncrl` registers them. Only vector environments exist there: `gymnasium.make` has none to make.
 """
 
 from __future__ import annotations
