@@ -22,7 +22,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.report import SPEED_UNIT, Row, print_table, write_json, write_plot
-from benchmarks.running import MODULES, PEERS, SUBJECT, RunFailed, middle, run_ours, run_peer
+from benchmarks.running import MODULES, PEERS, SUBJECT, RunFailed, middle, peer_counts, run_ours, run_peer
 from benchmarks.workloads import BEST_SUBPROCESS, SUBPROCESS_PEERS, WORKLOADS, Target, Workload, named
 
 PEER_SECONDS = 3.0
@@ -134,7 +134,8 @@ class Results:
         """First round: the best of several numbers of environments; later ones repeat that."""
         if turn and name not in self._peer_envs:
             return
-        counts = [self._peer_envs[name]] if turn else self.workload.peer_envs
+        tried = peer_counts(name, self.workload.peer_envs)
+        counts = (self._peer_envs[name],) if turn else tried
         seconds = min(PEER_SECONDS, self.workload.settings.seconds)
         best: float | None = None
         for count in counts:
@@ -145,9 +146,7 @@ class Results:
                 best, self._peer_envs[name] = peer.steps_per_s, count
         if best is not None:
             self.speeds.setdefault(name, []).append(best)
-            self.notes[name] = (
-                f"{self._peer_envs[name]} envs, the best of {', '.join(map(str, self.workload.peer_envs))}"
-            )
+            self.notes[name] = f"{self._peer_envs[name]} envs, the best of {', '.join(map(str, tried))}"
         self._say(turn, name, best)
 
     def ratios(self) -> dict[str, float]:

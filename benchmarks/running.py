@@ -16,6 +16,7 @@ from benchmarks.measuring import RunSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 180.0  # beyond its own seconds, what a run may take to start and to end
+PEER_START_S = 60.0
 
 SUBJECT = "asyncrl"
 MODULES = {
@@ -36,9 +37,11 @@ class RunFailed(Exception):
     """A measured run ended without a result."""
 
 
-def run(module: str, settings: dict[str, Any], python: str = sys.executable) -> dict[str, Any]:
+def run(
+    module: str, settings: dict[str, Any], python: str = sys.executable, start_s: float = START_S
+) -> dict[str, Any]:
     """The JSON object that `module` prints; raises RunFailed with the end of what it said instead."""
-    within_s = settings["seconds"] * 2 + START_S
+    within_s = settings["seconds"] * 2 + start_s
     # Thread pools of NumPy would fight the processes for the cores.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [python, "-m", module, json.dumps(settings)]
@@ -82,13 +85,19 @@ class PeerRun:
     why: str = ""
 
 
+def peer_counts(name: str, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of environments to try. An actor of Ray takes a second of CPU and 100 MB to start: eight per core."""
+    most = 8 * (os.cpu_count() or 1) if name == "ray" else max(counts)
+    return tuple(count for count in counts if count <= most) or counts[:1]
+
+
 def run_peer(name: str, env: str, num_envs: int, seconds: float) -> PeerRun:
     module, package = PEERS[name]
     python = interpreter_for(package)
     if python is None:
         return PeerRun(None, f"absent: no interpreter with {package}")
     try:
-        result = run(module, {"env": env, "num_envs": num_envs, "seconds": seconds}, python)
+        result = run(module, {"env": env, "num_envs": num_envs, "seconds": seconds}, python, PEER_START_S)
     except RunFailed as error:
         return PeerRun(None, f"failed: {error}")
     if "absent" in result:
