@@ -63,7 +63,7 @@ class EnvServer:
 
     async def lane(self, stream: FrameStream) -> None:
         """Serve one stream. Cancellation counts as a broken stream."""
-        reader = FrameReader()
+        reader = FrameReader(expect_crc=True if stream.needs_crc else None)
         patience = self._loop.call_later(FIRST_FRAME_S, _cancel_current_task())
         try:
             first = await _first_message(stream, reader)
@@ -172,7 +172,7 @@ class EnvServer:
             boot_id=self.boot_id,
             capacity=self._tenancy.capacity,
             used=self._tenancy.used,
-            advised_lanes=self.config.lanes,
+            advised_lanes=self.config.advised_lanes,
             cores=usable_cores(),
             features=FEATURES,
             draining=self.draining,

@@ -38,7 +38,12 @@ MAX_OUTBOX: Final = 4096
 
 
 class FrameStream(Protocol):
-    """One bidirectional stream as the server sees it; gRPC in production, memory in the simulation."""
+    """One bidirectional stream as the server sees it; gRPC in production, memory in the simulation.
+
+    `needs_crc`: plaintext TCP, where frames without a CRC are refused, from the first one on.
+    """
+
+    needs_crc: bool
 
     async def read(self) -> bytes | None:
         """The next frame, None at the end of the client's side."""

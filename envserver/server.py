@@ -55,6 +55,8 @@ class GrpcStream:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.write = context.write
+        is_tls = b"ssl" in context.auth_context().get("transport_security_type", ())
+        self.needs_crc = not is_tls and not context.peer().startswith("unix:")
 
     async def read(self) -> bytes | None:
         """The next frame. Cancellation breaks the RPC, which is why only its end is ever cancelled."""

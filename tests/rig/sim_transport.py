@@ -202,6 +202,8 @@ class SimStream:
 class ServerSide:
     """A stream as the env server's `FrameStream`."""
 
+    needs_crc = False
+
     def __init__(self, stream: SimStream, network: SimNetwork) -> None:
         self._stream = stream
         self._network = network

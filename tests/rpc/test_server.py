@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import asyncrl
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.envelope import Message, to_frames
 from envserver import server as server_module
 from envserver.core import EnvServer
 from tests.rig.processes import ROOT, EnvServerProcess, child_environment
@@ -83,8 +84,8 @@ async def test_health_turns_before_the_drain(tmp_path: Path) -> None:
             call = open_lane("/asyncrl.v1.EnvService/Lane")()
             opening = pb.Open(run_id="r", env="CartPole-v1", fleet_slots=[0], incarnations=[0])
             opening.protocol.major = 1
-            frame = pb.Frame(seq=1, kind=pb.OPEN, body=opening.SerializeToString())
-            await call.write(frame.SerializeToString())
+            (frame,) = to_frames(Message(pb.OPEN, 1, opening.SerializeToString()), with_crc=True)
+            await call.write(frame)
             assert pb.Frame.FromString(await call.read()).kind == pb.OPENED
             server.signal(signal.SIGTERM)
             event = pb.Frame.FromString(await call.read())

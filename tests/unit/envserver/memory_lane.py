@@ -67,6 +67,8 @@ class MemoryBackend:
 class MemoryStream:
     """The server's view of a stream whose client is the test."""
 
+    needs_crc = False
+
     def __init__(self) -> None:
         self.to_server: asyncio.Queue[bytes | None] = asyncio.Queue(1000)
         self.to_client: asyncio.Queue[bytes] = asyncio.Queue(1000)

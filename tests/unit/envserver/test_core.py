@@ -105,6 +105,18 @@ async def test_a_stream_begins_with_open_or_resume() -> None:
         assert garbage.stream.aborted is not None
 
 
+async def test_plaintext_tcp_needs_a_crc_from_the_first_frame() -> None:
+    """Where a flipped bit could pass unseen, a first frame without a CRC ends the stream: it is not the client's choice."""
+    async with rig() as made:
+        for with_crc, ends in ((False, True), (True, False)):
+            client = MemoryClient(with_crc)
+            client.stream.needs_crc = True
+            client.open(fleet_slots=[int(with_crc)])
+            replies = await made.dial(client)
+            assert (client.stream.aborted is not None) == ends
+            assert len(replies) == (0 if ends else 1)
+
+
 async def test_an_unknown_lane_cannot_be_resumed() -> None:
     """RESUME of a lane that is no more is LANE_UNKNOWN."""
     async with rig() as made:
