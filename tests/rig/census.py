@@ -14,6 +14,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ _POLL_S: Final = 0.05
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # gRPC keeps these for the life of the process once it was used; they belong to no call.
 _KEPT_BY_GRPC: Final = ("anon_inode:", "/dev/urandom", "/dev/null")
+# A thread of C that once called Python, as gRPC's do for tokens; the pool that an event loop keeps until it closes.
+_THREADS_OF_OTHERS: Final = re.compile(r"(Dummy-|asyncio_)\d+")
 _OUR_FILES: Final = ("asyncrl", "envserver")
 
 
@@ -53,8 +56,7 @@ class Census:
             processes=Counter(f"{pid} {name}" for pid, name in descendants().items()),
             descriptors=_descriptors(),
             listeners=_listeners(),
-            # A thread of C that once called Python, as gRPC's do for tokens, leaves a dummy behind.
-            threads=Counter(each.name for each in threading.enumerate() if not each.name.startswith("Dummy-")),
+            threads=Counter(each.name for each in threading.enumerate() if not _THREADS_OF_OTHERS.match(each.name)),
             tasks=_tasks(),
             files=_files(),
         )

@@ -259,7 +259,7 @@ class SimNetwork:
         """The server is gone, with every stream to it."""
         self._servers.pop(address, None)
         for stream in self._streams_of.pop(address, []):
-            if not stream.s2c.broken:
+            if not stream.c2s.broken:  # also one that the client has left, unheard behind a stall
                 stream.break_both("server gone")
 
     def release(self) -> None:
