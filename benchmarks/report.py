@@ -84,12 +84,17 @@ def _draw_panel(axis: Any, name: str, panel: Sequence[Row], subject: str) -> Non
     axis.barh([row.name for row in panel], ratios, color=colors, height=0.65)
     for position, (row, ratio) in enumerate(zip(panel, ratios, strict=True)):
         label = f" {number(row.value)}" + ("" if row.name == subject else f"  ({ratio:.2g} ×)")
-        axis.text(ratio, position, label, va="center", fontsize=8)
-    axis.axvline(1.0, color="tab:orange", linewidth=0.8)
+        backing = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
+        axis.text(ratio, position, label, va="center", fontsize=8, bbox=backing, zorder=3)
+    axis.axvline(1.0, color="tab:orange", linewidth=0.8, zorder=2)
     axis.set_xscale("log")
     axis.set_xlim(min(ratios) / 2, max(ratios) * 6)
     axis.set_title(name, loc="left", fontsize=10)
     axis.tick_params(labelsize=8)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    # Less than two decades: the places between the powers of ten need names as well.
+    narrow = max(ratios) / min(ratios) < 20
+    axis.xaxis.set_minor_formatter(lambda value, _: f"{value:g}" if narrow and f"{value:e}"[0] in "235" else "")
+    axis.tick_params(which="minor", labelsize=8)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)

@@ -54,7 +54,7 @@ WORKLOADS: Final = (
     ),
     Workload(
         "cartpole-8x1",
-        RunSettings(env="CartPole-v1", lanes=8, slots=1, policy="random"),
+        RunSettings(env="CartPole-v1", lanes=8, slots=1, policy="random", host="slots"),
         ceilings=("inline", "grpc-echo"),
         peers=("ray",),
         peer_envs=(8,),
