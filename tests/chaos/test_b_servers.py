@@ -82,12 +82,13 @@ async def test_B7_a_server_that_comes_back_is_used_again(tmp_path: Path) -> None
         await it.server.kill()
         await it.server.start()
         assert it.server.boot_id != boot
+        await it.driver.until(lambda: len(it.driver.losses) == 3, 15)
         back = await it.driver.all_lanes_move(15)
         assert [loss.cause for loss in it.driver.losses] == ["server_lost"] * 3
         report = await it.audited()
         assert report.instances == 12
         assert {incarnation for lane in it.fleet.lanes for incarnation in lane.incarnation.tolist()} == {1}
-        print(f"every lane moves {back * 1000:.0f} ms after the server is ready; {report}")
+        print(f"every lane moves {back * 1000:.0f} ms after its loss; {report}")
 
 
 @pytest.mark.parametrize("changed", [{"obs_bytes": 128}, {"mean_length": 50}], ids=["spaces", "kwargs"])

@@ -17,7 +17,7 @@ from tests.rig.proxy import FaultProxy
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
-TIMERS = LaneTimers(ping_every_s=0.3, pong_within_s=1.0, step_s=20)
+TIMERS = LaneTimers(ping_every_s=0.3, pong_within_s=1.5, step_s=20)
 WINDOW_S = 4
 
 
@@ -33,7 +33,7 @@ async def test_C2_C3_a_hole_is_noticed_and_survived(tmp_path: Path, direction: s
             await driver.transitions(200)
             for name in ("to_server", "to_client"):
                 getattr(proxy, name).hole = direction in (name, "both")
-            await asyncio.sleep(2.5 if heals else WINDOW_S + 4)
+            await asyncio.sleep(3.0 if heals else WINDOW_S + 4)
             proxy.hole(False)
             await driver.all_lanes_move(20)
             report = await driver.finish(server.journal)

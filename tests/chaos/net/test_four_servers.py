@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.net_root, pytest.mark.timeout(120),
 NUM_SERVERS, LANES_EACH, SLOTS = 4, 2, 2
 # Most of the time goes by in sleep: the rate is the simulator's, not that of this machine's two cores.
 STEP_S = 0.05
-TIMERS = LaneTimers(ping_every_s=0.3, pong_within_s=1.0, step_s=15)
+TIMERS = LaneTimers(ping_every_s=0.3, pong_within_s=2.0, step_s=15)
 WINDOW_S = 2.0  # of one measurement
 KEPT = 0.95
 
@@ -142,7 +142,7 @@ async def test_a_killed_lane_a_frozen_server_and_a_killed_one(tmp_path: Path) ->
         before, began = await it.driver.rate(others, WINDOW_S), time.monotonic()
         it.servers[1].pause(with_lanes=True)
         kept = await it.others_keep_their_rate(others, before)
-        await asyncio.sleep(max(0.0, 3.0 - (time.monotonic() - began)))
+        await asyncio.sleep(max(0.0, 4.0 - (time.monotonic() - began)))
         frozen_s, continued = time.monotonic() - began, time.monotonic()
         it.servers[1].resume()
         back = await it.recovered(frozen)
@@ -175,7 +175,7 @@ async def test_C2_a_cut_cable_is_silence_and_heals(tmp_path: Path) -> None:
         before = await it.driver.rate(others, WINDOW_S)
         it.machines[3].cut()
         kept = await it.others_keep_their_rate(others, before)
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(2.5)
         healed = time.monotonic()
         it.machines[3].heal()
         back = await it.recovered(silent, 30)
