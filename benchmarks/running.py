@@ -86,7 +86,7 @@ class PeerRun:
 
 
 def peer_counts(name: str, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Numbers of environments to try. An actor of Ray takes a second of CPU and 100 MB to start: eight per core."""
+    """Numbers of environments to try. Ray: eight per core, because starting more takes longer than measuring."""
     most = 8 * (os.cpu_count() or 1) if name == "ray" else max(counts)
     return tuple(count for count in counts if count <= most) or counts[:1]
 
