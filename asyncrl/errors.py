@@ -4,6 +4,7 @@
     ├── ProtocolError
     │   ├── LocalProtocolError      this program used the protocol wrongly
     │   └── RemoteProtocolError     the peer did
+    │       └── MessageMissing      something was lost on the way: the stream is over, the lane is not
     ├── ConnectionFailed            no usable stream: the text names the stage that failed
     │   └── ConnectionLost          there was one, and it broke
     ├── DeadlineExceeded            the peer is there but did not answer in time
@@ -38,6 +39,10 @@ class RemoteProtocolError(ProtocolError):
     def __init__(self, text: str, code: str = "BAD_FRAME") -> None:
         super().__init__(text)
         self.code = code
+
+
+class MessageMissing(RemoteProtocolError):
+    """A seq was left out. Damage below us swallowed a message, and a resumed stream brings it again."""
 
 
 class ConnectionFailed(AsyncRLError):

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from asyncrl.errors import RemoteProtocolError
+from asyncrl.errors import MessageMissing, RemoteProtocolError
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import SMALL_BODY_BYTES, FrameReader, Message, error_body, parse_body, to_frames
@@ -196,6 +196,9 @@ class Relay:
             if message is not None:
                 try:
                     self._from_client(message, reader)
+                except MessageMissing as error:
+                    await stream.abort(error.code, str(error))
+                    return
                 except RemoteProtocolError as error:
                     self._say_and_close(error.code, str(error))
                     return

@@ -27,6 +27,7 @@ from asyncrl.errors import (
     ConnectionFailed,
     ConnectionLost,
     LaneLost,
+    MessageMissing,
     RemoteProtocolError,
     ServerRefused,
 )
@@ -258,6 +259,9 @@ class LaneClient:
                 self._take_reply(delivered, now)
             else:
                 self._take_control(delivered, now)
+        except MessageMissing as error:
+            assert self._stream is not None
+            self._stream.stop(error)  # a resumed stream brings it again
         except AsyncRLError as error:
             self.leave(self._typed(error))
         except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from asyncrl.errors import LocalProtocolError, RemoteProtocolError
+from asyncrl.errors import LocalProtocolError, MessageMissing, RemoteProtocolError
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, kind_name, parse_body, to_frames
@@ -120,6 +120,8 @@ class ClientLane:
             if message.seq and self.state is LaneState.LIVE:
                 return None
             raise RemoteProtocolError(f"{kind_name(message.kind)} answers no request")
+        if self.received + 1 < message.seq <= self._last_seq:
+            raise MessageMissing(f"reply {message.seq} where {self.received + 1} is due")
         if message.seq != self.received + 1 or not self._unanswered:
             raise RemoteProtocolError(f"reply {message.seq} where {self.received + 1} is due")
         wanted = REPLY_OF[self._unanswered[0].kind]

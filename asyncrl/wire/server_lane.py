@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from asyncrl.errors import LocalProtocolError, RemoteProtocolError
+from asyncrl.errors import LocalProtocolError, MessageMissing, RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, kind_name, to_frames
 from asyncrl.wire.lane_table import (
@@ -120,7 +120,7 @@ class ServerLane:
                 return None
             raise RemoteProtocolError(f"{kind_name(message.kind)} needs seq {self.received + 1}, not {message.seq}")
         if message.seq != self.received + 1:
-            raise RemoteProtocolError(f"request {message.seq} where {self.received + 1} is due")
+            raise MessageMissing(f"request {message.seq} where {self.received + 1} is due")
         allowed = EARLY_IN_FLIGHT if self.state in (LaneState.IDLE, LaneState.OPENING) else self._max_in_flight
         if message.seq - message.ack > allowed:
             raise RemoteProtocolError(f"more than {allowed} requests in flight", "FLOW_VIOLATION")

@@ -311,6 +311,26 @@ def test_a_damaged_frame_costs_the_stream_not_the_lane(name: str) -> None:
     sim(main)
 
 
+def test_a_swallowed_reply_comes_again() -> None:
+    """Damage below gRPC can swallow a whole message: the gap breaks the stream, and the resumed one brings both replies."""
+
+    async def main() -> None:
+        async with rig(resumable=True, max_in_flight=4) as each:
+            await each.owner.have(1)
+            each.server.hold_replies = True
+            for value in (1, 2):
+                each.step(value)
+            await asyncio.sleep(0.01)
+            each.server.streams[-1].s2c.put(to_frames(Message(pb.STEP_RESULT, 4, b""), True)[0])
+            each.server.hold_replies = False
+            each.server.all_lanes[0].answer_all()
+            await each.owner.have(3)
+            assert each.owner.resumed == ["bad_frame"]
+            assert each.executed == each.rewards == [1, 2]
+
+    sim(main)
+
+
 @pytest.mark.parametrize("name", ["empty", "unknown kind", "another lane"])
 def test_a_server_of_garbage_is_given_up(name: str) -> None:
     """A stream that brings the same again is tried a few times, what no retry can mend not at all."""

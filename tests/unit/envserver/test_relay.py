@@ -167,7 +167,7 @@ async def test_every_end_gives_the_process_back(end: str) -> None:
         elif end == "garbage":
             rig.client.send([b"\xff\xff\xff"])
         else:
-            rig.client.send([pb.Frame(seq=99, kind=pb.STEP, ack=1).SerializeToString()])
+            rig.client.send([pb.Frame(seq=2, kind=pb.STEP_RESULT, ack=1).SerializeToString()])
         await settle()
 
     rig = await play(scenario, resumable=False)
@@ -175,12 +175,13 @@ async def test_every_end_gives_the_process_back(end: str) -> None:
     assert len(rig.closed) == 1
 
 
-async def test_garbage_breaks_the_stream_but_not_a_resumable_lane() -> None:
-    """Damage in transit ends the stream with BAD_FRAME; the lane waits for a resume."""
+@pytest.mark.parametrize("damage", [b"\xff\xff\xff", pb.Frame(seq=7, kind=pb.STEP, ack=1).SerializeToString()])
+async def test_damage_breaks_the_stream_but_not_a_resumable_lane(damage: bytes) -> None:
+    """Nonsense, or a request that was swallowed, ends the stream with BAD_FRAME; the lane waits for a resume."""
 
     async def scenario(rig: Rig) -> None:
         stream = rig.client.stream
-        rig.client.send([b"\xff\xff\xff"])
+        rig.client.send([damage])
         await settle()
         assert stream.aborted is not None and stream.aborted[0] == "BAD_FRAME"
         rig.client.lane.stream_broke()
@@ -198,7 +199,7 @@ async def test_a_protocol_error_is_told_and_ends_the_lane() -> None:
     """An illegal request is answered with one typed ERROR, even on a lane that could be resumed."""
 
     async def scenario(rig: Rig) -> None:
-        rig.client.send([pb.Frame(seq=7, kind=pb.STEP, ack=1).SerializeToString()])
+        rig.client.send([pb.Frame(seq=2, kind=pb.STEP_RESULT, ack=1).SerializeToString()])
         await settle()
         (message,) = rig.client.pump()
         assert pb.Error.FromString(message.body).code == pb.BAD_FRAME
