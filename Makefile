@@ -54,6 +54,7 @@ imports: $(STAMP)
 
 caps: $(STAMP)
 	$(BIN)/python -m tests.house.caps
+	$(BIN)/python -m tests.house.catalogue --check
 
 proto-check: $(STAMP)
 	$(BIN)/python protos/generate.py --check

@@ -2,7 +2,8 @@
 
 gRPC says UNAVAILABLE for nearly everything. Nothing here runs while things go well.
 
-Invariant: each way to fail names its stage and what to do (test_each_failure_names_its_stage).
+Invariant: each way to fail names its stage and what to do (test_an_unknown_name, test_nothing_listens,
+test_plaintext_to_a_tls_port, test_what_listens_is_silent).
 """
 
 from __future__ import annotations

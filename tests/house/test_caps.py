@@ -51,11 +51,13 @@ def mirrors(path: str, *tests: str, num_lines: int = 61, elsewhere: dict[str, st
 
 @pytest.mark.parametrize(("num_lines", "failures", "notes"), [(300, 0, 0), (301, 0, 1), (500, 0, 1), (501, 1, 0)])
 def test_a_module_is_noted_above_300_lines_and_fails_above_500(num_lines: int, failures: int, notes: int) -> None:
+    """A module is noted above 300 lines and fails above 500."""
     report = sizes("x = 1\n" * num_lines)
     assert (len(report.failures), len(report.notes)) == (failures, notes)
 
 
 def test_a_function_fails_above_50_code_lines_and_prose_is_free() -> None:
+    """A function fails above 50 code lines and prose is free."""
     small = "def g() -> None:\n    pass\n" * 20
     assert sizes(small + one_function(50)).failures == []
     [failure] = sizes(small + one_function(51)).failures
@@ -63,18 +65,21 @@ def test_a_function_fails_above_50_code_lines_and_prose_is_free() -> None:
 
 
 def test_the_inside_of_a_string_that_is_no_docstring_is_code() -> None:
+    """The inside of a string that is no docstring is code."""
     text = "# no comment\n\n" * 30
     [failure] = sizes(f'def f() -> str:\n    return """{text}"""\n' + "def g(): pass\n" * 20).failures
     assert "f has 62 code lines" in failure
 
 
 def test_methods_and_nested_functions_are_measured_by_their_qualified_names() -> None:
+    """Methods and nested functions are measured by their qualified names."""
     inner = body(60, indent=" " * 12)
     source = f"class A:\n    async def f(self):\n        def g():\n{inner}" + "def h(): pass\n" * 30
     assert [failure.split()[1] for failure in sizes(source).failures] == ["A.f", "A.f.g"]
 
 
 def test_the_90th_percentile_is_over_the_whole_tree() -> None:
+    """The 90th percentile is over the whole tree."""
     long, short = one_function(26), one_function(3)
     assert sizes(*[short] * 9, long).failures == []
     [failure] = sizes(*[short] * 8, long, long).failures
@@ -96,11 +101,13 @@ def test_the_90th_percentile_is_over_the_whole_tree() -> None:
     ],
 )
 def test_a_function_has_at_most_seven_parameters_besides_self(signature: str, number: int) -> None:
+    """A function has at most seven parameters besides self."""
     found = sizes(signature).failures
     assert [failure.split(" has ")[1] for failure in found] == ([f"{number} parameters (cap 7)"] if number > 7 else [])
 
 
 def test_an_exempted_signature_passes_and_an_exemption_without_need_fails() -> None:
+    """An exempted signature passes and an exemption without need fails."""
     long, short = "class A:\n    def f(self, *, a, b, c, d, e, g, h, i): pass", "class A:\n    def f(self): pass"
     assert sizes(long, exempt=("asyncrl.a:A.f",)).failures == []
     assert sizes(long, exempt=("asyncrl.b:A.f",)).failures == ["asyncrl/a.py:2: A.f has 8 parameters (cap 7)"]
@@ -114,11 +121,13 @@ def test_an_exempted_signature_passes_and_an_exemption_without_need_fails() -> N
     "path", ["asyncrl/utils.py", "asyncrl/_helpers.py", "envserver/common/x.py", "asyncrl/misc.py"]
 )
 def test_module_names_that_say_nothing_fail(path: str) -> None:
+    """Module names that say nothing fail."""
     assert len(names("", path)) == 1
 
 
 @pytest.mark.parametrize("path", ["asyncrl/utilities.py", "asyncrl/spec.py", "asyncrl/wire/__init__.py"])
 def test_other_module_names_pass(path: str) -> None:
+    """Other module names pass."""
     assert names("", path) == []
 
 
@@ -146,6 +155,7 @@ def test_other_module_names_pass(path: str) -> None:
     ],
 )
 def test_nothing_of_ours_is_called_done(source: str) -> None:
+    """Nothing of ours is called done."""
     assert len(names(source)) == 1
 
 
@@ -162,6 +172,7 @@ def test_nothing_of_ours_is_called_done(source: str) -> None:
     ],
 )
 def test_futures_and_the_dones_of_other_libraries_pass(source: str) -> None:
+    """Futures and the dones of other libraries pass."""
     assert names(source) == []
 
 
@@ -169,6 +180,7 @@ def test_futures_and_the_dones_of_other_libraries_pass(source: str) -> None:
     "source", ["bool done = 3;", "message A { repeated bytes done = 1 [packed = true]; }", "DONE = 1;"]
 )
 def test_no_proto_field_is_called_done(source: str) -> None:
+    """No proto field is called done."""
     assert proto(f"// first\n{source}")[0].startswith("protos/a.proto:2: ")
 
 
@@ -176,6 +188,7 @@ def test_no_proto_field_is_called_done(source: str) -> None:
     "source", ["bool terminated = 3;", "// bool done = 3;", "/* bool\ndone = 3; */", "bool dones = 1;"]
 )
 def test_other_proto_fields_and_comments_pass(source: str) -> None:
+    """Other proto fields and comments pass."""
     assert proto(source) == []
 
 
@@ -196,15 +209,18 @@ def test_other_proto_fields_and_comments_pass(source: str) -> None:
     ],
 )
 def test_a_module_needs_its_mirror_image_in_tests_unit(path: str, test: str) -> None:
+    """A module needs its mirror image in tests unit."""
     assert mirrors(path, test) == []
     assert len(mirrors(path, "tests/unit/test_other.py")) == 1
 
 
 def test_a_small_module_needs_no_test_module() -> None:
+    """A small module needs no test module."""
     assert mirrors("asyncrl/a.py", num_lines=60) == []
 
 
 def test_a_module_covered_elsewhere_names_a_test_module_that_exists() -> None:
+    """A module covered elsewhere names a test module that exists."""
     elsewhere = {"asyncrl.a": "tests/rpc/test_a.py"}
     assert mirrors("asyncrl/a.py", "tests/rpc/test_a.py", elsewhere=elsewhere) == []
     assert "does not exist" in mirrors("asyncrl/a.py", elsewhere=elsewhere)[0]
@@ -229,6 +245,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_generated_code_is_skipped_and_benchmarks_are_only_sized(tree: Path) -> None:
+    """Generated code is skipped and benchmarks are only sized."""
     write(tree, "asyncrl/wire/_generated/env_pb2.py", "done = 1\n" * 600)
     write(tree, "benchmarks/peers.py", "done = 1\n" * 70)
     write(tree, "benchmarks/rollout.py", "x = 1\n" * 501)
@@ -241,6 +258,7 @@ def test_generated_code_is_skipped_and_benchmarks_are_only_sized(tree: Path) -> 
 
 
 def test_the_command_ends_with_status_1_if_a_cap_is_broken(tree: Path) -> None:
+    """The command ends with status 1 if a cap is broken."""
     write(tree, "tests/house/caps.py", Path(caps.__file__).read_text())
     write(tree, "asyncrl/utils.py", "")
     command = [sys.executable, str(tree / "tests/house/caps.py")]

@@ -48,6 +48,7 @@ def broken_contracts(root: Path) -> list[str]:
 
 
 def test_the_house_as_designed_keeps_every_contract(house: Path) -> None:
+    """The house as designed keeps every contract."""
     assert broken_contracts(house) == []
 
 
@@ -66,6 +67,7 @@ def test_the_house_as_designed_keeps_every_contract(house: Path) -> None:
     ],
 )
 def test_one_bad_import_breaks_its_contract(house: Path, path: str, text: str, contracts: list[str]) -> None:
+    """One bad import breaks its contract."""
     bad = house / path
     bad.write_text(text)
     try:

@@ -312,7 +312,7 @@ def test_a_damaged_frame_costs_the_stream_not_the_lane(name: str) -> None:
 
 
 def test_a_swallowed_reply_comes_again() -> None:
-    """Damage below gRPC can swallow a whole message: the gap breaks the stream, and the resumed one brings both replies."""
+    """Damage below gRPC can swallow a message: the gap breaks the stream, and the resumed one brings both replies."""
 
     async def main() -> None:
         async with rig(resumable=True, max_in_flight=4) as each:

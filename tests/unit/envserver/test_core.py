@@ -106,7 +106,7 @@ async def test_a_stream_begins_with_open_or_resume() -> None:
 
 
 async def test_plaintext_tcp_needs_a_crc_from_the_first_frame() -> None:
-    """Where a flipped bit could pass unseen, a first frame without a CRC ends the stream: it is not the client's choice."""
+    """Where a flipped bit could pass unseen, a first frame without a CRC ends the stream."""
     async with rig() as made:
         for with_crc, ends in ((False, True), (True, False)):
             client = MemoryClient(with_crc)

@@ -22,7 +22,7 @@ def test_capacity_is_conserved(moves: list[tuple[int, int, bool]]) -> None:
                 tenancy.take(name, "", slots)
                 held.append((name, slots))
             else:
-                with pytest.raises(ServerRefused, match="BUSY|CAPACITY"):
+                with pytest.raises(ServerRefused, match=r"BUSY|CAPACITY"):
                     tenancy.take(name, "", slots)
         elif held:
             tenancy.give_back(held[0][0], "", held.pop(0)[1])

@@ -88,7 +88,7 @@ def make() -> gymnasium.Env[Any, Any]:
 async def until(holds: Callable[[], bool]) -> None:
     """Poll what no event announces: files of /proc, bytes of a log. TimeoutError after ten seconds."""
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110
+        while not holds():
             await asyncio.sleep(0.01)
 
 
