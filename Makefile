@@ -86,7 +86,7 @@ test-portable: $(STAMP)
 # Gymnasium 1.3 (its episode statistics under same-step autoreset miss the first step), and one that reads what
 # grpcio keeps since 1.83 only.
 FLOORS_WITHOUT := \
-	--deselect tests/rpc/test_vector_gymnasium.py::test_episode_statistics_are_those_of_the_wrapper \
+	--deselect tests/unit/vector/test_vector.py::test_episode_statistics_are_those_of_the_wrapper \
 	--deselect tests/unit/client/test_grpc_transport.py::test_calls_are_collected_after_close
 
 test-floors: $(FLOORS_STAMP)
