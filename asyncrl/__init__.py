@@ -1,14 +1,15 @@
 """asyncrl: simulators on other machines, driven from one asyncio loop over gRPC streams.
 
-Importing this package pulls in neither torch nor grpc; public names load on first use. As with every package of
-environments, importing it is what makes `gymnasium.make_vec("asyncrl/Remote-v0", ...)` work.
+Importing this package pulls in neither torch nor grpc nor Gymnasium; public names load on first use. As with every
+package of environments, importing it is what makes `gymnasium.make_vec("asyncrl/Remote-v0", ...)` work.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import Any
+
+from asyncrl.registration import register_when_imported
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,4 @@ def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
 
 
-# An env server has no use for remote environments, and its process stays small without Gymnasium.
-if "envserver" not in sys.modules:
-    import_module("asyncrl.registration").register_envs()
+register_when_imported()

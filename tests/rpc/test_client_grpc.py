@@ -16,6 +16,7 @@ from asyncrl.client.credentials import Access
 from asyncrl.client.grpc_transport import GrpcConnector, channel_options
 from asyncrl.errors import ConnectionFailed, ConnectionLost
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.envelope import Message, to_frames
 from envserver.credentials import new_certificates, new_token
 from tests.rig.processes import EnvServerProcess
 
@@ -32,7 +33,7 @@ async def test_a_frozen_server_is_noticed_by_the_channel(tmp_path: Path) -> None
         connector._options = [(key, 500 if value == 5000 else value) for key, value in connector._options]
         assert [value for _, value in connector._options].count(500) == 3
         transport = await connector.open_stream()
-        await transport.send_frame(pb.Frame(kind=pb.OPEN, seq=1, body=b"").SerializeToString())
+        await transport.send_frame(to_frames(Message(pb.OPEN, 1, b""), connector.with_crc)[0])
         assert await transport.recv_frame() is not None  # refused, and the server waits for our end
         held = await connector.open_stream()
         reading = asyncio.get_running_loop().time()
