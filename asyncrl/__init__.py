@@ -10,8 +10,9 @@ from importlib import import_module
 from typing import Any
 
 from asyncrl.registration import register_when_imported
+from asyncrl.wire.release import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Public name -> the module that defines it. tests/unit/test_public_names.py keeps both lists equal.
 _HOMES = {

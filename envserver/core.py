@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import asyncrl
 from asyncrl.errors import RemoteProtocolError, ServerRefused
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import FrameReader, Message, error_body, kind_name, parse_body, to_frames
+from asyncrl.wire.release import VERSION
 from asyncrl.wire.requests import from_json, to_json
 from envserver.config import ServerConfig, usable_cores
 from envserver.preparing import Berth, Start, WarmPool, berths, probe
@@ -29,7 +29,7 @@ log = logging.getLogger("envserver.core")
 TICK_S: Final = 0.1
 MEMORY_CHECK_TICKS: Final = 20
 FIRST_FRAME_S: Final = 10.0
-SERVER_NAME: Final = f"asyncrl envserver {asyncrl.__version__}"
+SERVER_NAME: Final = f"asyncrl envserver {VERSION}"
 FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS)
 
 # Causes that are nobody's crash.

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import asyncrl
 from asyncrl.client.backoff import Backoff
 from asyncrl.client.fleet_config import AUTORESETS, HOSTS, FleetConfig
 from asyncrl.client.fleet_lane import FleetLane, as_lane_lost
@@ -25,6 +24,7 @@ from asyncrl.client.server_link import ServerLink
 from asyncrl.errors import AsyncRLError, ConnectionFailed, ServerRefused, SpecMismatch
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.release import VERSION
 from asyncrl.wire.requests import ResetRequest, to_json
 
 # Servers that answer, but cannot serve this lane: another spec, a missing alias, a constructor that fails.
@@ -97,7 +97,7 @@ class OpenForm:
             masked_reset=config.masked_reset,
             resumable=config.resumable,
             render=config.render,
-            client=f"asyncrl {asyncrl.__version__}",
+            client=f"asyncrl {VERSION}",
         )
 
 

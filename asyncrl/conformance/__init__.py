@@ -20,7 +20,8 @@ from asyncrl.conformance import acting, framing, keeping, opening, ordering, res
 
 # Importing a module of checks registers them, in the order in which they are run.
 from asyncrl.conformance.bench import Bench
-from asyncrl.conformance.registry import CHECKS, Check, Failed, Result, Skipped, check
+from asyncrl.conformance.registry import CHECKS, Check, Result, check
+from asyncrl.conformance.verdicts import Failed, Skipped
 from asyncrl.errors import AsyncRLError
 
 __all__ = ["CHECKS", "Bench", "Check", "Failed", "Result", "Skipped", "check", "run_check", "run_checks"]

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from asyncrl.client.seams import Connector
 from asyncrl.conformance.probe import Probe, probing
-from asyncrl.conformance.registry import Skipped
+from asyncrl.conformance.verdicts import Skipped
 from asyncrl.errors import AsyncRLError
 from asyncrl.gym_spaces import ValueLayout
 from asyncrl.wire import handshake

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asyncrl.conformance.bench import SEEDS, Bench, needs
-from asyncrl.conformance.registry import Failed, check, expect
+from asyncrl.conformance.registry import check, expect
+from asyncrl.conformance.verdicts import Failed
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import CHUNK_BYTES, Message, to_frames
 

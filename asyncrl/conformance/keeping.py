@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from asyncrl.conformance.bench import SEEDS, Bench, difference, needs, same_obs
 from asyncrl.conformance.probe import Probe
-from asyncrl.conformance.registry import Failed, Skipped, check, expect
+from asyncrl.conformance.registry import check, expect
+from asyncrl.conformance.verdicts import Failed, Skipped
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, describe

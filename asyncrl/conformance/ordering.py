@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from asyncrl.conformance.bench import SEEDS, Bench, difference
 from asyncrl.conformance.probe import Ended
-from asyncrl.conformance.registry import Failed, check, expect
+from asyncrl.conformance.registry import check, expect
+from asyncrl.conformance.verdicts import Failed
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import kind_name, parse_body
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from asyncrl.client.seams import Transport
-from asyncrl.conformance.registry import Failed
+from asyncrl.conformance.verdicts import Failed
 from asyncrl.errors import ConnectionFailed, RemoteProtocolError
 from asyncrl.wire import requests, step_rows
 from asyncrl.wire._generated import env_pb2 as pb

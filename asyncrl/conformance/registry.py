@@ -10,21 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from asyncrl.errors import AsyncRLError
+from asyncrl.conformance.verdicts import Failed
 
 if TYPE_CHECKING:
     from asyncrl.conformance.bench import Bench
 
 Status = Literal["passed", "failed", "skipped"]
 CheckFunction = Callable[["Bench"], Awaitable[None]]
-
-
-class Failed(AsyncRLError):
-    """The server did something that the protocol does not allow; the text says what, and what was due."""
-
-
-class Skipped(AsyncRLError):
-    """The check does not apply to this server; the text says why."""
 
 
 @dataclass(frozen=True)

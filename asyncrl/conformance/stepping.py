@@ -9,7 +9,8 @@ import numpy as np
 
 from asyncrl.conformance.bench import NUM_SLOTS, SEEDS, Action, Bench, difference, needs, same_obs
 from asyncrl.conformance.probe import Probe
-from asyncrl.conformance.registry import Failed, Skipped, check, expect
+from asyncrl.conformance.registry import check, expect
+from asyncrl.conformance.verdicts import Failed, Skipped
 from asyncrl.gym_spaces import ValueLayout
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED, describe

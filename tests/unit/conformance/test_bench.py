@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncrl.conformance.bench import SEEDS, Bench, difference, needs, same_obs, settled
-from asyncrl.conformance.registry import Skipped
+from asyncrl.conformance.verdicts import Skipped
 from asyncrl.errors import ConnectionFailed
 from asyncrl.wire.step_rows import StepRows
 from tests.unit.conformance.tiny_server import ENV, SPEC, TinyServer

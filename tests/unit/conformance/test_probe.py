@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.conformance.bench import SEEDS, Bench
 from asyncrl.conformance.probe import Ended
-from asyncrl.conformance.registry import Failed
+from asyncrl.conformance.verdicts import Failed
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
 from tests.unit.conformance.tiny_server import ENV, TinyServer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.conformance.bench import Bench
-from asyncrl.conformance.registry import CHECKS, Check, Failed, Result, check, expect
+from asyncrl.conformance.registry import CHECKS, Check, Result, check, expect
+from asyncrl.conformance.verdicts import Failed
 
 
 def test_a_check_needs_a_sentence_and_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
