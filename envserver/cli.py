@@ -101,7 +101,7 @@ class Serve:
     """On the first Ctrl-C or SIGTERM clients get this long to finish; the second one ends the server at once."""
 
     quota: Annotated[Repeated, tyro.conf.arg(metavar="NAME=VALUE")] = ()
-    """A bound on what a client may use, such as snapshot_bytes=1073741824. A wrong name lists all of them."""
+    """A bound on what a client may use, such as lane_memory_bytes=1073741824. A wrong name lists all of them."""
 
     launcher: LauncherName = "auto"
     """How lane processes start: forked by a small nursery process, or one exec each."""

@@ -29,14 +29,8 @@ class Quotas:
 
     lanes_per_client: int = 64
     max_in_flight: int = 4  # requests of a lane; the wire allows up to 16
-    cache_bytes: int = 64 * MIB  # replies of a lane that are not acked yet
     receive_bytes: int = 16 * MIB  # one gRPC message
     metadata_bytes: int = 8 * KIB
-    info_bytes: int = 4 * KIB  # of a slot and a step
-    snapshot_bytes: int = 512 * MIB  # of a lane
-    snapshot_count: int = 65_536
-    simulate_steps: int = 10_000  # of an entry
-    simulate_deadline_s: float = 30.0
     spare_streams: int = 16  # beyond the capacity, for control RPCs and for streams that are being replaced
     concurrent_rpcs: int = 256
     handshake_s: float = 5.0
@@ -44,7 +38,6 @@ class Quotas:
     lease_s: float = 10.0  # silence of a client for which its stream lives
     resume_window_s: float = 30.0  # a broken stream's lane waits this long
     lane_memory_bytes: int = 2 * GIB
-    log_event_bytes: int = 4 * KIB
     auth_logs_per_s: float = 1.0
 
     def __post_init__(self) -> None:

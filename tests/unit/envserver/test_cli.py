@@ -64,10 +64,10 @@ def test_help_has_every_option() -> None:
         ("--env CartPole-v1 --listen 50051", "127.0.0.1:50051"),
         ("--env CartPole-v1 --tls-cert x", "--tls-key"),
         ("--env CartPole-v1 --token-file /no/such/file --listen 127.0.0.1:0", "envserver token new /no/such/file"),
-        ("--env CartPole-v1 --quota nothing=1", "snapshot_bytes"),
+        ("--env CartPole-v1 --quota nothing=1", "lane_memory_bytes"),
         ("--env CartPole-v1 --quota lease_s", "lease_s=NUMBER"),
         ("--env CartPole-v1 --quota max_in_flight=1.5", "max_in_flight=INTEGER"),
-        ("--env CartPole-v1 --quota cache_bytes=0", "above 0"),
+        ("--env CartPole-v1 --quota receive_bytes=0", "above 0"),
         ("--env CartPole-v1 --env CartPole-v1", "twice"),
         ("--env a=b=c:d", "--env"),
         ("--env CartPol-v1", "did you mean CartPole-v1"),
@@ -111,7 +111,7 @@ def test_options_become_settings() -> None:
     line = (
         "--env CartPole-v1 --env pole=CartPole-v1 --num-envs 5 --lanes 2 --warm --listen 127.0.0.1:1 --listen [::1]:2 "
         "--token-file t --tls-cert c --tls-key k --tls-client-ca a --embedded --drain-s 0.5 --launcher exec "
-        "--quota lease_s=3 --quota snapshot_bytes=7"
+        "--quota lease_s=3 --quota lane_memory_bytes=7"
     )
     config = config_from(options(*line.split()))
     assert config.registry.aliases == ["CartPole-v1", "pole"]
@@ -128,7 +128,7 @@ def test_options_become_settings() -> None:
         embedded=True,
         drain_s=0.5,
         launcher="exec",
-        quotas=Quotas(lease_s=3.0, snapshot_bytes=7),
+        quotas=Quotas(lease_s=3.0, lane_memory_bytes=7),
     )
 
 

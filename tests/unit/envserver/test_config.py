@@ -54,7 +54,7 @@ def test_limits_themselves_are_possible(changes: dict[str, Any]) -> None:
     assert config(**changes).num_envs == 8
 
 
-@pytest.mark.parametrize("name", ["lanes_per_client", "cache_bytes", "lease_s", "auth_logs_per_s"])
+@pytest.mark.parametrize("name", ["lanes_per_client", "receive_bytes", "lease_s", "auth_logs_per_s"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_no_quota_can_be_switched_off(name: str, value: Any) -> None:
     """Zero, negative and NaN bounds are refused by name."""
