@@ -27,6 +27,7 @@ from asyncrl.wire.envelope import SMALL_BODY_BYTES, FrameReader, Message, error_
 from asyncrl.wire.lane_table import REQUESTS, LaneState
 from asyncrl.wire.server_lane import ServerLane
 from asyncrl.wire.spec import LaneSpec
+from envserver.last_words import last_words
 
 log = logging.getLogger("envserver.relay")
 
@@ -391,8 +392,8 @@ class Relay:
         self._on_closed(self, self.lost)
 
     def _say_lost(self) -> None:
-        tail = self._backend.log_tail()[-1500:].decode(errors="replace").strip()
-        text = f"the lane's process is gone: {self.lost}" + (f"\nits last output:\n{tail}" if tail else "")
+        said = last_words(self._backend.log_tail())
+        text = f"the lane's process is gone: {self.lost}" + (f"\nits last output:\n{said}" if said else "")
         if self._lane.state is not LaneState.CLOSED:
             body = error_body("LANE_LOST", text, retryable=True, cause=self.lost or "")
             self._put(self._lane.control(pb.ERROR, body))
