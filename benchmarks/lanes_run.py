@@ -21,6 +21,7 @@ import numpy as np
 from asyncrl.client.connecting import connect
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import Arrival
+from asyncrl.client.scheduling import Scheduling
 from asyncrl.collector.act_batcher import ActBatcher, ActRequest
 from asyncrl.policy import Acted
 from asyncrl.wire._generated import env_pb2 as pb
@@ -172,7 +173,8 @@ def fleet_of(settings: RunSettings) -> Any:
         "host": settings.host,
         "seed": 0,
     }
-    return connect(None if settings.servers == "embedded" else settings.servers, **env_kwargs)
+    servers = None if settings.servers == "embedded" else settings.servers
+    return connect(servers, scheduling=Scheduling(settings.batch, settings.core), **env_kwargs)
 
 
 async def measure(settings: RunSettings) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class RunSettings:
     batch_lanes: int = 1  # act batcher: fire when so many lanes wait
     act_on_loop: bool = False  # act batcher: no inference thread
     switch_interval_s: float | None = None
+    batch: bool = True  # SCHED_BATCH for the client's threads
+    core: int | None = None  # that the client's threads share
 
     @staticmethod
     def from_json(text: str) -> RunSettings:

@@ -56,6 +56,10 @@ class Options:
     """Act on the event loop instead of in the inference thread."""
     switch_interval_s: float | None = None
     """sys.setswitchinterval of the client."""
+    batch: bool | None = None
+    """SCHED_BATCH for the client's threads."""
+    core: int | None = None
+    """The core that the client's threads share."""
     repeats: int = 3
     ceilings: str | None = None
     """Comma-separated: inline, env-only, grpc-echo; "none"."""

@@ -47,14 +47,14 @@ _ROLES = ("client", "server", "nursery", "lanes")
 WORKLOADS: Final = (
     Workload(
         "cartpole-mlp",
-        RunSettings(env="CartPole-v1", lanes=2, slots=256, policy="mlp"),
+        RunSettings(env="CartPole-v1", lanes=2, slots=256, policy="mlp", core=0),
         ceilings=("inline", "env-only", "grpc-echo"),
         peers=("gym-async", "sb3-subproc", "envpool", "ray"),
         targets=(Target("inline", 0.7), Target(BEST_SUBPROCESS, 20.0)),
     ),
     Workload(
         "cartpole-8x1",
-        RunSettings(env="CartPole-v1", lanes=8, slots=1, policy="random", host="slots"),
+        RunSettings(env="CartPole-v1", lanes=8, slots=1, policy="random", host="slots", core=0),
         ceilings=("inline", "grpc-echo"),
         peers=("ray",),
         peer_envs=(8,),
@@ -62,7 +62,7 @@ WORKLOADS: Final = (
     ),
     Workload(
         "pong-random",
-        RunSettings(env="ALE/Pong-v5", lanes=4, slots=16, policy="random"),
+        RunSettings(env="ALE/Pong-v5", lanes=3, slots=128, policy="random", seconds=10.0),
         ceilings=("env-only", "inline"),
         peers=("gym-async", "sb3-subproc", "envpool"),
         peer_envs=(8, 32),

@@ -15,6 +15,7 @@ from asyncrl.client.embedded import EmbeddedServer
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_config import FleetConfig, FleetEvent
 from asyncrl.client.grpc_transport import GrpcConnector
+from asyncrl.client.scheduling import Scheduling, scheduled
 from asyncrl.errors import ConfigError
 
 Addresses = str | Sequence[str] | None
@@ -26,6 +27,7 @@ async def connect(
     *,
     access: Access | None = None,
     on_event: Callable[[FleetEvent], None] | None = None,
+    scheduling: Scheduling | None = None,
     **settings: Any,
 ) -> AsyncIterator[Fleet]:
     """An open `Fleet` on the env servers at `servers`: one address, a list or "a:1,b:2"; None starts one of our own.
@@ -46,6 +48,8 @@ async def connect(
             config = FleetConfig(**settings)
         except TypeError as error:
             raise ConfigError(f"connect: {error}") from None
+        # After the server of our own has been started, which must not inherit it; before gRPC starts its threads.
+        stack.enter_context(scheduled(scheduling or Scheduling()))
         connectors = []
         for address in addresses(servers):
             connectors.append(GrpcConnector(address, access))

@@ -24,9 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.client.scheduling import Scheduling, scheduled
 from benchmarks.ceilings.bare_grpc import METHOD, bare_channel, bare_server, run_loop
 from benchmarks.measuring import MeasuredRun, RunSettings, Window
 from benchmarks.native_env import TransitionCounter, make_native
+from envserver.cli import schedule_for_throughput
 
 START = b"\0"
 
@@ -198,7 +200,9 @@ def main(settings: RunSettings) -> dict[str, Any]:
         arguments = [address, settings.env, settings.lanes, settings.slots, layout.reply_bytes]
         process = subprocess.Popen([sys.executable, "-m", __spec__.name, "relay", *map(str, arguments)])
         try:
-            return run_loop(client(address, settings, layout, policy)).to_json()
+            # Its own best: sharing one core, which helps asyncrl, would slow this down.
+            with scheduled(Scheduling(settings.batch)):
+                return run_loop(client(address, settings, layout, policy)).to_json()
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -206,6 +210,7 @@ def main(settings: RunSettings) -> dict[str, Any]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "relay":
+        schedule_for_throughput()
         relay_main(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]))
     else:
         print(json.dumps(main(RunSettings.from_json(sys.argv[1]))))

@@ -1,0 +1,72 @@
+"""How the client's threads are scheduled."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from asyncrl.client.connecting import connect
+from asyncrl.client.scheduling import Scheduling, scheduled
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these calls")
+
+
+def now() -> tuple[int, set[int]]:
+    return os.sched_getscheduler(0), os.sched_getaffinity(0)
+
+
+def of_a_new_thread() -> tuple[int, set[int]]:
+    found: list[tuple[int, set[int]]] = []
+    thread = threading.Thread(target=lambda: found.append(now()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def servers_of_this_process() -> list[int]:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if b"envserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_threads_inherit_what_was_wished() -> None:
+    """The calling thread has it, and so has one that it starts."""
+    core = min(os.sched_getaffinity(0))
+    with scheduled(Scheduling(core=core)):
+        assert now() == of_a_new_thread() == (os.SCHED_BATCH, {core})
+
+
+def test_nothing_wished_changes_nothing() -> None:
+    """Without `batch` and `core` the thread stays as it is."""
+    before = now()
+    with scheduled(Scheduling(batch=False)):
+        assert now() == before
+
+
+def test_scheduling_is_put_back() -> None:
+    """Also when what was done under it fails, or the core does not exist."""
+    before = now()
+    with pytest.raises(ZeroDivisionError), scheduled(Scheduling(core=min(before[1]))):
+        raise ZeroDivisionError
+    assert now() == before
+    with pytest.raises(OSError, match="Invalid argument"), scheduled(Scheduling(core=4095)):
+        raise AssertionError("there is no such core")
+    assert now() == before
+
+
+async def test_a_fleet_shares_a_core_and_its_server_does_not() -> None:
+    """The embedded server starts before: its lanes need the other cores. Both ends are SCHED_BATCH."""
+    before = now()
+    core = min(before[1])
+    async with connect(env="CartPole-v1", num_envs=2, lanes=1, scheduling=Scheduling(core=core)) as fleet:
+        assert now() == (os.SCHED_BATCH, {core})
+        arrival = await fleet.recv()
+        assert arrival.rows is not None
+        servers = servers_of_this_process()
+        assert servers
+        for pid in servers:
+            assert (os.sched_getscheduler(pid), os.sched_getaffinity(pid)) == (os.SCHED_BATCH, before[1])
+    assert now() == before
