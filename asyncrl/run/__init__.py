@@ -1,0 +1,1 @@
+"""One training run: wiring, logging, evaluation, checkpoints, presets. Usable from Python."""
