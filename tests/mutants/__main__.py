@@ -1,7 +1,8 @@
 """`python -m tests.mutants [--rooms asyncrl/wire …] [--count 40] [--seed 1]`: which mutants do the tests kill?
 
 Each mutant lives in a copy of the tree of its own. Tests run nearest first, the module's own, then
-the room's, then those that cross rooms, and stop at the first failure. Exit status 1 under `--want`.
+the room's, then those that cross rooms, and stop at the first failure; a test counts only if it
+passes without the mutant. Exit status 1 under `--want`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import concurrent.futures
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +26,9 @@ COPIED = ("asyncrl", "envserver", "tests", "protos", "benchmarks", "examples", "
 DEFAULT_ROOMS = ("asyncrl/wire", "asyncrl/client", "envserver")
 # Tests that cross rooms, in the order in which they are tried.
 FAR = ("tests/sim", "tests/rpc", "tests/security", "tests/chaos")
-TIMEOUT_S = 240.0
+MARKERS = "not slow and not nightly and not net_root"
+# For a group of tests; a single test that hangs is ended by pytest-timeout long before.
+TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -40,57 +44,96 @@ class Verdict:
         return f"{self.path}:{self.mutant.line}: {self.mutant.before}  →  {self.mutant.after}   [{verdict}]"
 
 
-def choose(rooms: list[str], count: int, seed: int) -> list[tuple[Path, Mutant]]:
+def choose(tree: Path, rooms: list[str], count: int, seed: int) -> list[tuple[Path, Mutant]]:
     """`count` mutants, drawn evenly over the rooms and then over their lines."""
     rng = random.Random(seed)
     chosen: list[tuple[Path, Mutant]] = []
     for number, room in enumerate(rooms):
         share = count // len(rooms) + (number < count % len(rooms))
-        paths = sorted(p for p in (ROOT / room).rglob("*.py") if "_generated" not in p.parts)
-        pool = [(path, mutant) for path in paths for mutant in mutants_of(path.read_text())]
+        paths = sorted(p for p in (tree / room).rglob("*.py") if "_generated" not in p.parts)
+        pool = [(path.relative_to(tree), mutant) for path in paths for mutant in mutants_of(path.read_text())]
         chosen += rng.sample(pool, min(share, len(pool)))
     return chosen
 
 
-def stages(path: Path) -> list[list[str]]:
+def stages(tree: Path, path: Path) -> list[list[str]]:
     """Groups of tests for a module, nearest first."""
-    inside = path.relative_to(ROOT)
-    parts = inside.parts[1:] if inside.parts[0] == "asyncrl" else inside.parts
-    own = ROOT / "tests/unit" / Path(*parts[:-1]) / f"test_{inside.stem}.py"
-    near = ROOT / "tests/unit" / Path(*parts[:-1])
-    found = [[str(own.relative_to(ROOT))]] if own.exists() else []
-    if near.is_dir():
-        found.append([str(near.relative_to(ROOT))])
-    return found + [[name] for name in FAR if (ROOT / name).is_dir()]
+    parts = path.parts[1:] if path.parts[0] == "asyncrl" else path.parts
+    near = Path("tests/unit", *parts[:-1])
+    own = near / f"test_{path.stem}.py"
+    return [[str(name)] for name in (own, near, *FAR) if (tree / name).exists()]
 
 
-def judge(path: Path, mutant: Mutant) -> Verdict:
-    """Run the tests on a copy with the mutant in it."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        copy = Path(folder)
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-            elif source.exists():
-                shutil.copy(source, copy / name)
-        (copy / path.relative_to(ROOT)).write_text(mutant.source)
-        for stage in stages(path):
-            if not _passes(copy, stage):
-                return Verdict(path.relative_to(ROOT), mutant, stage[0])
-    return Verdict(path.relative_to(ROOT), mutant, None)
+class Judge:
+    """Runs the tests on copies of the tree as it was when the judge came: edits made meanwhile change nothing."""
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self._clean: dict[tuple[str, ...], bool] = {}  # of what killed a mutant: does it pass without one?
+
+    def verdict(self, path: Path, mutant: Mutant) -> Verdict:
+        """Run the tests on a copy with the mutant in it."""
+        with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+            copied = Path(folder)
+            copy_tree(self._tree, copied)
+            (copied / path).write_text(mutant.source)
+            for stage in stages(self._tree, path):
+                killer = self._killer(copied, stage)
+                if killer is not None:
+                    return Verdict(path, mutant, killer)
+        return Verdict(path, mutant, None)
+
+    def _killer(self, copied: Path, stage: list[str]) -> str | None:
+        """The first test to fail on the mutant that passes on the clean tree. Others are left out and named."""
+        left_out: list[str] = []
+        while True:
+            run = run_tests(copied, stage, left_out)
+            if run.passed:
+                return None
+            suspects = [run.failed] if run.failed else stage
+            if self._passes_clean(suspects):
+                return run.failed or f"{stage[0]} ({run.how})"
+            print(f"    not counted, it fails without a mutant too: {suspects[0]}", flush=True)
+            if not run.failed or run.failed in left_out:
+                return None
+            left_out.append(run.failed)
+
+    def _passes_clean(self, tests: list[str]) -> bool:
+        known = self._clean.get(tuple(tests))
+        if known is None:
+            known = self._clean[tuple(tests)] = run_tests(self._tree, tests, []).passed
+        return known
 
 
-def _passes(copy: Path, tests: list[str]) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not net_root"]
-    command += ["--timeout", "60", *tests]
+@dataclass(frozen=True)
+class Run:
+    """How a run of some tests went; `failed` is the first that did not pass, where pytest could say so."""
+
+    passed: bool
+    how: str
+    failed: str | None
+
+
+def run_tests(tree: Path, tests: list[str], left_out: list[str]) -> Run:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", MARKERS]
+    command += ["--timeout", "60", *tests, *(f"--deselect={name}" for name in left_out)]
     # The copy comes first on the path: an installed checkout of the project must not be what is tested.
-    env = {**os.environ, "PYTHONPATH": str(copy), "ASYNCRL_MUTANT": "1"}
+    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        run = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=TIMEOUT_S, check=False)
+        run = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return False
-    return run.returncode in (0, 5)  # 5: the stage has no test that runs here
+        return Run(False, "out of time", None)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", run.stdout, re.MULTILINE)
+    # 5: the stage has no test that runs here.
+    return Run(run.returncode in (0, 5), f"exit {run.returncode}", failed and failed[1])
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    for name in COPIED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        elif (source / name).exists():
+            shutil.copy(source / name, target / name)
 
 
 def main() -> int:
@@ -101,10 +144,16 @@ def main() -> int:
     parser.add_argument("--want", type=float, default=0.9)
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    chosen = choose(arguments.rooms, arguments.count, arguments.seed)
     killed = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for number, verdict in enumerate(pool.map(lambda each: judge(*each), chosen), 1):
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool,
+    ):
+        tree = Path(folder)
+        copy_tree(ROOT, tree)
+        chosen = choose(tree, arguments.rooms, arguments.count, arguments.seed)
+        judge = Judge(tree)
+        for number, verdict in enumerate(pool.map(lambda each: judge.verdict(*each), chosen), 1):
             killed += verdict.killed_by is not None
             print(f"{number:3d}/{len(chosen)}  {verdict.line()}", flush=True)
     print(f"\n{killed} of {len(chosen)} mutants killed ({killed / max(len(chosen), 1):.0%}), seed {arguments.seed}")

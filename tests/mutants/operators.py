@@ -1,7 +1,7 @@
 """What a mutant may be: small changes of one expression or statement that a program like ours can get wrong.
 
-Left out on purpose, because no behaviour hangs on them: texts of errors and log lines, type
-annotations, docstrings, imports, `__repr__`, and named spans of time, whose exact value is a choice.
+Left out on purpose, because no behaviour hangs on them: texts of errors and log lines, types, `slots=`
+of a dataclass, docstrings, imports, `__repr__`, and named spans of time, whose exact value is a choice.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _SPAN = re.compile(r"(_S|_MS|_s|_ms|_HZ|PATIENCE|GRACE)$")
+_CONTEXT = 60  # characters shown on each side of a change
+_TYPE_NAME = re.compile(r"[A-Z][A-Za-z]*[a-z]$")
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -60,8 +62,15 @@ def mutants_of(source: str) -> list[Mutant]:
 
 
 def _with_after(mutant: Mutant, clean: list[str]) -> Mutant:
-    changed = [new for old, new in zip(clean, mutant.source.splitlines(), strict=False) if old != new]
-    return Mutant(mutant.line, mutant.before, changed[0].strip() if changed else "(removed)", mutant.source)
+    changed = [pair for pair in zip(clean, mutant.source.splitlines(), strict=False) if pair[0] != pair[1]]
+    after = _shown(*(side.strip() for side in changed[0])) if changed else "(removed)"
+    return Mutant(mutant.line, mutant.before, after, mutant.source)
+
+
+def _shown(old: str, new: str) -> str:
+    """The new line, or of a long one (a whole call is one line here) the place where it changed."""
+    place = next((at for at, (was, now) in enumerate(zip(old, new, strict=False)) if was != now), len(old))
+    return new if len(new) <= 2 * _CONTEXT else f"… {new[max(0, place - _CONTEXT) : place + _CONTEXT]} …"
 
 
 def _line_of(source: str, line: int) -> str:
@@ -70,8 +79,10 @@ def _line_of(source: str, line: int) -> str:
 
 def _mutable(tree: ast.AST) -> Iterator[ast.AST]:
     """Nodes on which behaviour hangs, outermost first."""
-    for child in ast.iter_child_nodes(tree):
+    for child in _children(tree):
         if isinstance(child, ast.Raise | ast.Import | ast.ImportFrom | ast.Assert) or _is_logging(child):
+            continue
+        if _is_for_types(child) or (isinstance(child, ast.keyword) and child.arg == "slots"):
             continue
         if isinstance(child, ast.FunctionDef) and child.name in ("__repr__", "__str__"):
             continue
@@ -81,13 +92,36 @@ def _mutable(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _mutable(child)
 
 
+def _children(tree: ast.AST) -> Iterator[ast.AST]:
+    """What `ast.iter_child_nodes` gives, without the annotations of arguments, results and variables."""
+    for field, value in ast.iter_fields(tree):
+        if field not in ("annotation", "returns"):
+            yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, ast.AST))
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    """`Name = A | B`, `Name: TypeAlias = …` and `if TYPE_CHECKING:`, which are the type checker's alone."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    if isinstance(node, ast.AnnAssign):
+        return isinstance(node.annotation, ast.Name) and node.annotation.id == "TypeAlias"
+    named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id
+    return bool(named) and _TYPE_NAME.match(str(named)) is not None
+
+
 def _is_logging(node: ast.AST) -> bool:
     call = node.value if isinstance(node, ast.Expr) else node
     if not isinstance(call, ast.Call):
         return False
     function = call.func
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-        return function.value.id in ("log", "logger", "logging", "warnings")
+    if isinstance(function, ast.Attribute):
+        return ast.unparse(function.value).split("(")[0] in (
+            "log",
+            "logger",
+            "logging",
+            "logging.getLogger",
+            "warnings",
+        )
     return isinstance(function, ast.Name) and function.id == "print"
 
 
@@ -117,7 +151,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[int, Change]]:
         yield line, lambda: _replace(node, "value", ast.Constant(None))
     elif isinstance(node, ast.AugAssign) and type(node.op) in _SWAPS:
         yield line, lambda: _replace(node, "op", _swap(node.op))
-    elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+    elif isinstance(node, ast.Return) and node.value is not None and not _is_falsy(node.value):
         yield line, lambda: _replace(node, "value", ast.Constant(None))
     elif isinstance(node, ast.If) and not node.orelse:
         yield line, lambda: _replace(node, "test", ast.Constant(False))
@@ -142,8 +176,9 @@ def _is_number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
 
 
-def _is_none(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_falsy(node: ast.AST) -> bool:
+    """None is no other answer than False is."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _is_text(node: ast.BinOp | ast.BoolOp) -> bool:

@@ -34,8 +34,37 @@ def test_each_operator_makes_its_mutant() -> None:
 
 def test_texts_logs_and_spans_are_left_alone() -> None:
     """Nothing hangs on these lines, so a mutant of them would say nothing about the tests."""
-    for source in ("log.info('x', 1)", "raise ValueError(1 + 2)", "PATIENCE_S = 3", "import os", "x: int", '"""doc"""'):
+    for source in (
+        "log.info('x', 1)",
+        "logging.getLogger('x').info('x', 1)",
+        "raise ValueError(1 + 2)",
+        "PATIENCE_S = 3",
+        "import os",
+        '"""doc"""',
+    ):
         assert afters(source) == set(), source
+
+
+def test_types_are_left_alone() -> None:
+    """Annotations and aliases are the type checker's; the code around them is not."""
+    for source in (
+        "x: int | None",
+        "def f(x: int | None, *y: Literal[3]) -> int | str: ...",
+        "Names = str | list[str]",
+        "Table: TypeAlias = dict[str, int] | None",
+        "if TYPE_CHECKING:\n    x = 3",
+    ):
+        assert afters(source) == set(), source
+    assert afters("@dataclass(slots=True)\nclass A: ...") == set()
+    assert afters("x: int | None = a | b") == {"x: int | None = a & b"}
+    assert afters("def f(x: int | None = 3): ...") == {"def f(x: int | None=4):"}
+
+
+def test_a_long_line_is_shown_where_it_changed() -> None:
+    """A call of many lines is one line once unparsed, and its end says nothing of the change."""
+    (after,) = afters(f"f({'a, ' * 60}3, {'b, ' * 60})") - {"None"}
+    assert "a, 4, b" in after
+    assert len(after) < 150
 
 
 def test_every_mutant_differs_and_parses() -> None:
