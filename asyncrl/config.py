@@ -5,10 +5,14 @@ Hyperparameters are spelt as in CleanRL. Steps are environment steps (Atari: fou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+import re
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
 
-Mode = Literal["sync", "lag", "async"]
+from asyncrl.errors import ConfigError
+
+_MODE: Final = re.compile(r"sync|async|lag ?([1-9][0-9]*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +31,7 @@ class PPOConfig:
     total_timesteps: int = 500_000
     seed: int = 1
     num_steps: int = 128  # of an unroll
-    mode: Mode = "sync"
-    lag: int = 1  # rounds that collection may be ahead, in mode lag
+    mode: str = "sync"  # sync; lag N: collection is at most N rounds ahead; async: free-running
     max_lag: int = 100  # versions after which data is dropped, in mode async
     act_groups: int = 2  # fixed groups of lanes that act together, in mode sync
 
@@ -41,7 +44,7 @@ class PPOConfig:
     num_minibatches: int = 4
     update_epochs: int = 4
     norm_adv: bool = True
-    clip_coef: float = 0.2
+    clip_coef: float = 0.2  # 0: no clip
     anneal_clip: bool = False
     clip_vloss: bool = True
     ent_coef: float = 0.01
@@ -86,6 +89,9 @@ class PPOConfig:
     tb_style: Literal["cleanrl", "sb3", "both"] = "cleanrl"
     track: bool = True  # TensorBoard
 
+    def __post_init__(self) -> None:
+        _check(self)
+
     @property
     def batch_size(self) -> int:
         """Steps of one round."""
@@ -94,3 +100,48 @@ class PPOConfig:
     @property
     def num_rounds(self) -> int:
         return self.total_timesteps // self.batch_size
+
+    @property
+    def max_ahead(self) -> int | None:
+        """Rounds that collection may be ahead of the learner: 0 in sync; None in async, where rounds do not count."""
+        if self.mode == "async":
+            return None
+        return 0 if self.mode == "sync" else int(self.mode.removeprefix("lag"))
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """`env_kwargs` as a mapping."""
+        try:
+            found = json.loads(self.env_kwargs)
+        except ValueError as error:
+            raise ConfigError(f"env_kwargs is no JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise ConfigError("env_kwargs has to be a JSON object, such as '{\"noop_max\": 0}'")
+        return found
+
+
+def _check(config: PPOConfig) -> None:
+    """Raises ConfigError naming the field, its value and what it may be."""
+    if not _MODE.fullmatch(config.mode):
+        raise ConfigError(f"mode {config.mode!r}: sync, lag N (such as 'lag 1') or async")
+    for name in ("num_envs", "num_steps", "num_minibatches", "update_epochs", "act_groups", "keep_checkpoints"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} is {getattr(config, name)}: 1 or more")
+    for name in ("gamma", "gae_lambda"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise ConfigError(f"{name} is {getattr(config, name)}: 0 to 1")
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value < 0 and field.name not in _SIGNED:
+            raise ConfigError(f"{field.name} is {value}: 0 or more")
+    if config.total_timesteps < config.batch_size:
+        rows = f"num_envs {config.num_envs} x num_steps {config.num_steps} = {config.batch_size}"
+        raise ConfigError(f"total_timesteps is {config.total_timesteps}: less than one round of {rows}")
+    if config.batch_size % config.num_minibatches:
+        raise ConfigError(
+            f"num_minibatches is {config.num_minibatches}: it has to divide a round of {config.batch_size} steps"
+        )
+    assert config.kwargs is not None
+
+
+_SIGNED: Final = frozenset({"log_std_init", "sde_sample_freq"})

@@ -1,0 +1,113 @@
+"""From a preset, a file and single values to a configuration: the later wins, and every mistake is named.
+
+Invariants: a value on the command line beats the file, which beats the preset, which beats the default
+(test_later_sources_win); an unknown key names the nearest one (test_unknown_keys_name_the_nearest); what was resolved
+reads back as the same configuration (test_a_saved_configuration_reads_back).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from asyncrl.config import PPOConfig
+from asyncrl.errors import ConfigError
+
+ALGORITHMS: Final = ("ppo", "a2c")
+
+
+def preset_names(algorithm: str) -> list[str]:
+    """Names that `--preset` takes."""
+    files = resources.files("asyncrl.run.presets").iterdir()
+    return sorted(
+        file.name.removeprefix(f"{algorithm}_").removesuffix(".yaml")
+        for file in files
+        if file.name.startswith(f"{algorithm}_") and file.name.endswith(".yaml")
+    )
+
+
+def preset(algorithm: str, name: str) -> dict[str, Any]:
+    """The values of a preset."""
+    names = preset_names(algorithm)
+    if name not in names:
+        raise ConfigError(f"there is no preset {name!r} for {algorithm}{nearest(name, names)}: {', '.join(names)}")
+    text = resources.files("asyncrl.run.presets").joinpath(f"{algorithm}_{name}.yaml").read_text()
+    return _values(text, f"preset {name}")
+
+
+def from_file(path: Path) -> dict[str, Any]:
+    """The values of a YAML file (JSON is YAML)."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from None
+    return _values(text, f"--config {path}")
+
+
+def resolve(algorithm: str, *, preset_name: str = "", config: Path | None = None, **given: Any) -> PPOConfig:
+    """Defaults, then the preset, then the file, then what was given."""
+    values: dict[str, Any] = preset(algorithm, "classic") if algorithm != "ppo" else {}
+    if preset_name:
+        values |= preset(algorithm, preset_name)
+    if config is not None:
+        values |= from_file(config)
+    return build(values | given, "configuration")
+
+
+def build(values: Mapping[str, Any], what: str) -> PPOConfig:
+    """A configuration of plain values, each of the type that its field has."""
+    hints = get_type_hints(PPOConfig)
+    names = [field.name for field in dataclasses.fields(PPOConfig)]
+    typed: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in names:
+            raise ConfigError(f"{what}: there is no setting {key!r}{nearest(name, names)}")
+        typed[name] = _typed(name, value, hints[name])
+    return PPOConfig(**typed)
+
+
+def nearest(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _values(text: str, what: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{what} is no YAML: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{what}: settings are wanted, `name: value` a line")
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """YAML has its own ideas of numbers: 1e-3 is a text there, and 1 is no float."""
+    allowed = getattr(hint, "__args__", None) if not isinstance(hint, type) else None
+    if hint is float or (allowed and float in allowed):
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            try:
+                return float(value)
+            except ValueError:
+                pass
+        elif value is None and hint is not float:
+            return None
+        raise ConfigError(f"{name} is {value!r}: a number is wanted")
+    if hint is int and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ConfigError(f"{name} is {value!r}: a whole number is wanted")
+    if hint is bool and not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}: true or false")
+    if isinstance(value, list):
+        return tuple(value)
+    if allowed and all(isinstance(each, str) for each in allowed) and value not in allowed:
+        raise ConfigError(f"{name} is {value!r}: one of {', '.join(allowed)}")
+    return value
