@@ -19,75 +19,81 @@ _MODE: Final = re.compile(r"sync|async|lag ?([1-9][0-9]*)")
 class PPOConfig:
     """Proximal policy optimisation. The defaults are CleanRL's for classic control."""
 
-    # What is trained on.
-    env_id: str = "CartPole-v1"
-    env_kwargs: str = "{}"  # JSON
-    num_envs: int = 4
-    lanes: int | None = None  # None: 2 to 4 per core of the servers
-    host: Literal["auto", "native", "slots"] = "auto"
-    autoreset: Literal["auto", "same_step", "next_step"] = "auto"  # auto: next_step where only that is native
+    # ---- what is trained on
 
-    # How much, and how it is drawn.
-    total_timesteps: int = 500_000
-    seed: int = 1
-    num_steps: int = 128  # of an unroll
+    env_id: str = "CartPole-v1"  # environment: an id, or an alias of the servers
+    env_kwargs: str = "{}"  # JSON object: keyword arguments for the environment
+    num_envs: int = 4  # environments that are stepped side by side
+    lanes: int | None = None  # processes that share them; None: by the cores of the servers
+    host: Literal["auto", "native", "slots"] = "auto"  # native vector environment, or a loop over single ones
+    autoreset: Literal["auto", "same_step", "next_step"] = "auto"  # auto: whatever is fastest; no result depends on it
+
+    # ---- how much, and how it is collected
+
+    total_timesteps: int = 500_000  # environment steps
+    seed: int = 1  # of everything; environment i begins with seed + i
+    num_steps: int = 128  # per environment and round
     mode: str = "sync"  # sync; lag N: collection is at most N rounds ahead; async: free-running
-    max_lag: int = 100  # versions after which data is dropped, in mode async
-    act_groups: int = 2  # fixed groups of lanes that act together, in mode sync
+    max_lag: int = 100  # async: data this many versions old is dropped
+    act_groups: int = 2  # sync: fixed groups of lanes that act together
 
-    # The update.
-    learning_rate: float = 2.5e-4
-    anneal_lr: bool = True
-    adam_eps: float = 1e-5
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    num_minibatches: int = 4
-    update_epochs: int = 4
-    norm_adv: bool = True
-    clip_coef: float = 0.2  # 0: no clip
-    anneal_clip: bool = False
-    clip_vloss: bool = True
-    ent_coef: float = 0.01
-    vf_coef: float = 0.5
-    max_grad_norm: float = 0.5
-    target_kl: float | None = None
+    # ---- the update
+
+    learning_rate: float = 2.5e-4  # of Adam
+    anneal_lr: bool = True  # linearly to 0
+    adam_eps: float = 1e-5  # of Adam
+    gamma: float = 0.99  # discount
+    gae_lambda: float = 0.95  # of the advantages
+    num_minibatches: int = 4  # of an epoch
+    update_epochs: int = 4  # over each round
+    norm_adv: bool = True  # normalise advantages, per minibatch
+    clip_coef: float = 0.2  # of the surrogate; 0: no clip
+    anneal_clip: bool = False  # linearly to 0
+    clip_vloss: bool = True  # clip the value loss by the same
+    ent_coef: float = 0.01  # weight of the entropy
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # of all gradients together
+    target_kl: float | None = None  # end a round's epochs early above it
     correction: Literal["auto", "none", "vtrace"] = "auto"  # for data of older versions; auto: vtrace unless sync
 
-    # The model.
-    network: str = "auto"  # mlp, nature, impala, auto, or module:function
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: Literal["tanh", "relu", "elu"] = "tanh"
-    share_trunk: bool = False
-    gru_size: int = 0  # 0: feed-forward
-    log_std_init: float = 0.0
-    use_sde: bool = False
-    sde_sample_freq: int = -1
-    normalize_obs: bool = False
-    normalize_reward: bool = False
-    clip_obs: float = 10.0
-    clip_reward: float = 0.0  # 0: not; with normalize_reward after scaling; sign: 1 in Atari's convention
-    sign_reward: bool = False
+    # ---- the model
 
-    # The machine.
-    device: str = "auto"
-    bf16: bool = False
-    compile: bool = False
-    learner_threads: int = 0  # 0: chosen and printed
-    act_threads: int = 0
-    nonfinite: Literal["cut", "raise"] = "raise"
+    network: str = "auto"  # mlp, nature, impala, module:function of your own; auto: by the observations
+    hidden_sizes: tuple[int, ...] = (64, 64)  # of mlp
+    activation: Literal["tanh", "relu", "elu"] = "tanh"  # of mlp
+    share_trunk: bool = False  # one trunk under policy and value
+    gru_size: int = 0  # units of a recurrent layer; 0: feed-forward
+    log_std_init: float = 0.0  # of continuous actions
+    use_sde: bool = False  # state-dependent exploration, for continuous actions
+    sde_sample_freq: int = -1  # steps between draws of its matrix; -1: once a round
+    normalize_obs: bool = False  # by running mean and deviation, which are part of the model
+    clip_obs: float = 10.0  # of normalised observations
+    normalize_reward: bool = False  # by the running deviation of the discounted return
+    clip_reward: float = 0.0  # of (normalised) rewards; 0: not
+    sign_reward: bool = False  # learn from the sign of rewards alone, as is usual for Atari
 
-    # What is kept.
-    run_dir: str = "runs"
-    run_name: str = ""  # "": {env_id}__ppo__{seed}__{unix_time}
-    resume: str = "auto"  # auto, no, or a run directory
+    # ---- the machine
+
+    device: str = "auto"  # auto, cpu, cuda
+    bf16: bool = False  # autocast to bfloat16, channels last
+    compile: bool = False  # torch.compile
+    learner_threads: int = 0  # of torch; 0: chosen, and printed
+    act_threads: int = 0  # of torch; 0: chosen, and printed
+    nonfinite: Literal["cut", "raise"] = "raise"  # NaN in observations or loss: cut and go on, or stop
+
+    # ---- what is kept
+
+    run_dir: str = "runs"  # folder of all runs
+    run_name: str = ""  # default: {env_id}__{algorithm}__{seed}__{unix_time}
+    resume: str = "auto"  # auto: where the run's folder has a checkpoint; no; or the folder of a run
     checkpoint_every: int = 100_000  # steps; 0: at the end alone
-    keep_checkpoints: int = 3
+    keep_checkpoints: int = 3  # newest ones, beside the best
     eval_every: int = 50_000  # steps; 0: at the end alone
-    eval_episodes: int = 10
-    final_eval_episodes: int = 100
-    eval_envs: int = 4
-    tb_style: Literal["cleanrl", "sb3", "both"] = "cleanrl"
-    track: bool = True  # TensorBoard
+    eval_episodes: int = 10  # of each evaluation
+    final_eval_episodes: int = 100  # of the one at the end
+    eval_envs: int = 4  # environments of the evaluation
+    track: bool = True  # write TensorBoard files
+    tb_style: Literal["cleanrl", "sb3", "both"] = "cleanrl"  # names of its tags
 
     def __post_init__(self) -> None:
         _check(self)

@@ -1,0 +1,143 @@
+"""Evaluation: whole episodes of a policy on lanes of its own.
+
+Every slot plays the same number of episodes, and of each slot the first ones count: whoever took the first N to end
+would prefer short ones.
+
+Invariants: exactly as many episodes count as were asked for, evenly over the slots
+(test_every_slot_plays_its_share); two evaluations of one policy on deterministic environments are equal
+(test_an_evaluation_repeats_itself); a lost lane plays its unfinished episodes again
+(test_a_lost_lane_plays_again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from asyncrl.client.fleet import Fleet
+from asyncrl.client.fleet_lane import FleetLane
+from asyncrl.collector.act_batcher import ActBatcher, ActRequest
+from asyncrl.policy import Acted, Policy
+from asyncrl.wire.flags import FIRST
+from asyncrl.wire.step_rows import StepRows
+from asyncrl.wire.tensors import Array
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Raw returns of whole games, in order of slot."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.returns))
+
+
+@dataclass
+class _LaneScore:
+    """What the slots of one lane have played."""
+
+    wanted: list[int]
+    returns: list[list[float]]
+    lengths: list[list[int]]
+    steps: int = 0
+    carry: Sequence[Array] = field(default_factory=tuple)
+
+    @staticmethod
+    def of(wanted: Sequence[int]) -> _LaneScore:
+        return _LaneScore(list(wanted), [[] for _ in wanted], [[] for _ in wanted])
+
+    @property
+    def complete(self) -> bool:
+        return all(len(got) >= want for got, want in zip(self.returns, self.wanted, strict=True))
+
+    def add(self, rows: StepRows) -> None:
+        if rows.stats is None:
+            return
+        stats = rows.stats
+        for row, value, length in zip(stats.rows.tolist(), stats.returns.tolist(), stats.lengths.tolist(), strict=True):
+            if len(self.returns[row]) < self.wanted[row]:
+                self.returns[row].append(value)
+                self.lengths[row].append(length)
+
+
+def shares(episodes: int, num_slots: int) -> list[int]:
+    """Episodes per slot, as even as can be, the first slots playing the remainder."""
+    return [episodes // num_slots + (slot < episodes % num_slots) for slot in range(num_slots)]
+
+
+async def evaluate(fleet: Fleet, policy: Policy, episodes: int, seed: int) -> Evaluation:
+    """Play `episodes` episodes; slot i is reset with `seed + i`. The fleet must not be stepped by anybody else.
+
+    Cancelled, it leaves the fleet with requests in flight: close it. Raises what the fleet and the policy raise.
+    """
+    async with ActBatcher(policy, len(fleet.lanes)) as batcher:
+        game = _Game(fleet, batcher, shares(episodes, fleet.num_envs), seed)
+        return await game.play()
+
+
+class _Game:
+    """One evaluation."""
+
+    def __init__(self, fleet: Fleet, batcher: ActBatcher, wanted: Sequence[int], seed: int) -> None:
+        self._fleet = fleet
+        self._batcher = batcher
+        self._seed = seed
+        self._scores = [_LaneScore.of([wanted[slot] for slot in lane.fleet_slots]) for lane in fleet.lanes]
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def play(self) -> Evaluation:
+        for lane in self._fleet.lanes:
+            if not self._scores[lane.index].complete:
+                lane.reset(seeds=[self._seed + int(slot) for slot in lane.fleet_slots])
+        async with asyncio.TaskGroup() as group:
+            receiving = group.create_task(self._receive())
+            self._failed.add_done_callback(lambda _: receiving.cancel())
+        if self._failed.done():
+            self._failed.result()
+        by_slot = [
+            pair
+            for lane in self._fleet.lanes
+            for pair in zip(self._scores[lane.index].returns, self._scores[lane.index].lengths, strict=True)
+        ]
+        returns = tuple(value for values, _ in by_slot for value in values)
+        return Evaluation(returns, tuple(length for _, lengths in by_slot for length in lengths))
+
+    async def _receive(self) -> None:
+        while not all(score.complete for score in self._scores):
+            arrival = await self._fleet.recv()
+            if arrival.rows is not None:
+                self._take(arrival.lane, arrival.rows)
+
+    def _take(self, lane: FleetLane, rows: StepRows) -> None:
+        score = self._scores[lane.index]
+        score.add(rows)
+        if score.complete:
+            return
+        keys = (lane.fleet_slots.astype(np.uint64) << np.uint64(40)) | np.uint64(score.steps)
+        score.steps += 1
+        first = (rows.flags & FIRST) != 0
+        request = ActRequest(lane.index, rows.obs, first, rows.mask, score.carry, keys)
+        self._batcher.submit(request).add_done_callback(partial(self._acted, lane))
+
+    def _acted(self, lane: FleetLane, answer: asyncio.Future[Acted]) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is not None:
+            if not self._failed.done():
+                self._failed.set_exception(error)
+            return
+        acted = answer.result()
+        self._scores[lane.index].carry = acted.carry
+        lane.step(list(acted.env_action or acted.action))

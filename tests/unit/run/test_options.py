@@ -1,0 +1,66 @@
+"""Presets, files and single values."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from asyncrl.config import PPOConfig
+from asyncrl.errors import ConfigError
+from asyncrl.run import options
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    """Default, preset, file, given: each overrides what stands before it, and nothing else."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("gamma: 0.5\nnum-envs: 2\n")
+    config = options.resolve("ppo", preset_name="zoo-cartpole", config=file, num_envs=16)
+    assert (config.num_envs, config.gamma, config.gae_lambda, config.vf_coef) == (16, 0.5, 0.8, 0.5)
+
+
+@pytest.mark.parametrize("algorithm", options.ALGORITHMS)
+def test_every_preset_resolves(algorithm: str) -> None:
+    """No preset has a mistake in it."""
+    names = options.preset_names(algorithm)
+    assert "classic" in names
+    for name in names:
+        assert options.resolve(algorithm, preset_name=name).num_rounds > 0
+
+
+def test_unknown_keys_name_the_nearest(tmp_path: Path) -> None:
+    """In a file, in a preset's name, and where a value has the wrong type."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("gama: 0.5\n")
+    with pytest.raises(ConfigError, match="no setting 'gama'; did you mean 'gamma'"):
+        options.resolve("ppo", config=file)
+    with pytest.raises(ConfigError, match=r"no preset 'atary'.*did you mean 'atari'"):
+        options.resolve("ppo", preset_name="atary")
+    for text, error in (
+        ("num_envs: many", "whole number"),
+        ("gamma: high", "a number"),
+        ("anneal_lr: 3", "true or false"),
+        ("device: [", "no YAML"),
+        ("- 3", "name: value"),
+        ("host: nativ", "one of auto, native, slots"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=error):
+            options.resolve("ppo", config=file)
+    with pytest.raises(ConfigError, match="No such file"):
+        options.resolve("ppo", config=tmp_path / "none.yaml")
+
+
+def test_a_saved_configuration_reads_back(tmp_path: Path) -> None:
+    """Every field survives YAML, tuples and None among them."""
+    config = options.resolve("ppo", preset_name="zoo-pendulum", target_kl=0.02, hidden_sizes=[8, 4], lanes=None)
+    file = tmp_path / "saved.yaml"
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in vars_of(config).items()}
+    file.write_text(yaml.safe_dump(values))
+    assert options.resolve("ppo", config=file) == config
+
+
+def vars_of(config: PPOConfig) -> dict[str, object]:
+    return dataclasses.asdict(config)
