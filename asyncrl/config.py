@@ -26,7 +26,7 @@ class PPOConfig:
     num_envs: int = 4  # environments that are stepped side by side
     lanes: int | None = None  # processes that share them; None: by the cores of the servers
     host: Literal["auto", "native", "slots"] = "auto"  # native vector environment, or a loop over single ones
-    autoreset: Literal["auto", "same_step", "next_step"] = "auto"  # auto: whatever is fastest; no result depends on it
+    autoreset: Literal["same_step", "next_step"] = "same_step"  # next_step: all that most native ones can do
 
     # ---- how much, and how it is collected
 
