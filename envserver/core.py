@@ -16,12 +16,15 @@ from typing import Final
 from asyncrl.errors import RemoteProtocolError, ServerRefused
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.envelope import FrameReader, Message, error_body, kind_name, parse_body, to_frames
+from asyncrl.wire.envelope import FrameReader, Message, kind_name, parse_body, to_frames
 from asyncrl.wire.release import VERSION
 from asyncrl.wire.requests import from_json, to_json
 from envserver.config import ServerConfig, usable_cores
+from envserver.opening import num_slots_of
 from envserver.preparing import Berth, Start, WarmPool, berths, probe
-from envserver.relay import FrameStream, LaneIdentity, Relay, RelayLimits
+from envserver.refusals import refusal_body
+from envserver.relay import LaneIdentity, Relay, RelayLimits
+from envserver.seams import FrameStream
 from envserver.tenancy import Budget, Quarantine, Tenancy
 
 log = logging.getLogger("envserver.core")
@@ -135,14 +138,7 @@ class EnvServer:
             raise ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)
         alias = self.config.registry.get(request.env)
         alias.check_kwargs(from_json(request.kwargs_json, "env kwargs"))
-        slots = len(request.fleet_slots)
-        if not slots:
-            raise ServerRefused("UNSUPPORTED", "a lane without slots (a simulation lane) is not offered here")
-        if len(request.incarnations) != slots or len(request.seeds) not in (0, slots):
-            raise ServerRefused(
-                "BAD_REQUEST", f"{slots} fleet_slots need as many incarnations, and as many seeds or none"
-            )
-        return slots
+        return num_slots_of(request)
 
     def _fence_older(self, run_id: str, epoch: int) -> None:
         for relay in list(self.relays.values()):
@@ -245,16 +241,7 @@ async def _first_message(stream: FrameStream, reader: FrameReader) -> Message | 
 def _refusal(first: Message, error: ServerRefused | RemoteProtocolError) -> Message:
     """ERROR as the answer to a first frame: the reply to OPEN, a control frame otherwise."""
     seq = first.seq if first.kind == pb.OPEN else 0
-    if isinstance(error, RemoteProtocolError):
-        return Message(pb.ERROR, seq, error_body(error.code, str(error)))
-    body = error_body(
-        error.code,
-        error.text,
-        retryable=error.retryable,
-        error_id=error.error_id,
-        retry_after_ms=int(error.retry_after_s * 1000),
-    )
-    return Message(pb.ERROR, seq, body)
+    return Message(pb.ERROR, seq, refusal_body(error))
 
 
 def _memory_of(pid: int) -> int:

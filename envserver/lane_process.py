@@ -21,7 +21,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -35,9 +35,8 @@ from asyncrl.wire.requests import check_actions, decode_reset, decode_step
 from envserver.host import Host, LaneWish, Progress
 from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
 from envserver.opening import BuildProgress, fits, opened_by, wish_of
+from envserver.refusals import refusal_body
 from envserver.registry import EnvAlias, Registry
-
-MAX_ERROR_TEXT: Final = 2048
 
 Build = Callable[[EnvAlias, LaneWish, Progress], Host]
 Reply = tuple[int, bytes]
@@ -125,10 +124,8 @@ class LaneProcess:
             if handler is None:
                 raise ServerRefused("UNSUPPORTED", f"this lane does not do {kind_name(message.kind)}")
             return handler(message.body)
-        except ServerRefused as error:
-            return pb.ERROR, _refusal(error)
-        except RemoteProtocolError as error:
-            return pb.ERROR, error_body(error.code, str(error)[:MAX_ERROR_TEXT])
+        except (ServerRefused, RemoteProtocolError) as error:
+            return pb.ERROR, refusal_body(error)
         except Exception:
             if self._stack is not None:
                 # It may remember stacks that were never sent: the next rows travel whole.
@@ -229,17 +226,6 @@ def _image(row: int, pixels: np.ndarray[Any, Any]) -> pb.Image:
     height, width, *channels = pixels.shape
     return pb.Image(
         row=row, height=height, width=width, channels=channels[0] if channels else 1, pixels=pixels.tobytes()
-    )
-
-
-def _refusal(error: ServerRefused) -> bytes:
-    return error_body(
-        error.code,
-        error.text[:MAX_ERROR_TEXT],
-        retryable=error.retryable,
-        error_id=error.error_id,
-        retry_after_ms=int(error.retry_after_s * 1000),
-        cause=error.cause,
     )
 
 

@@ -20,12 +20,18 @@ from envserver.lane_socket import BlockingLaneSocket
 PROGRESS_EVERY_S: Final = 0.1
 
 
-def wish_of(request: pb.Open) -> LaneWish:
+def num_slots_of(request: pb.Open) -> int:
+    """How many slots an Open asks for; refused where it has none, or where its lists do not fit together."""
     slots = len(request.fleet_slots)
     if not slots:
         raise ServerRefused("UNSUPPORTED", "a lane without slots (a simulation lane) is not offered here")
     if len(request.incarnations) != slots or len(request.seeds) not in (0, slots):
         raise ServerRefused("BAD_REQUEST", f"{slots} fleet_slots need as many incarnations, and as many seeds or none")
+    return slots
+
+
+def wish_of(request: pb.Open) -> LaneWish:
+    slots = num_slots_of(request)
     return LaneWish(
         env=request.env,
         kwargs=from_json(request.kwargs_json, "env kwargs"),

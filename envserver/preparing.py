@@ -17,7 +17,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
 from asyncrl.wire.requests import to_json
 from envserver.lane_socket import PREPARE, PREPARED
-from envserver.relay import LaneBackend
+from envserver.seams import LaneBackend
 
 log = logging.getLogger("envserver.preparing")
 

@@ -15,10 +15,9 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from asyncrl.errors import MessageMissing, RemoteProtocolError
 from asyncrl.wire import handshake
@@ -27,48 +26,16 @@ from asyncrl.wire.envelope import SMALL_BODY_BYTES, FrameReader, Message, error_
 from asyncrl.wire.lane_table import REQUESTS, LaneState
 from asyncrl.wire.server_lane import ServerLane
 from asyncrl.wire.spec import LaneSpec
+from envserver.deadlines import Deadlines
 from envserver.last_words import last_words
+from envserver.outbox import MAX_OUTBOX, Outbox
+from envserver.seams import FrameStream, LaneBackend
 
 log = logging.getLogger("envserver.relay")
 
 # A client that is told the lane is over ends its side at once; one that does not is cancelled.
 LINGER_S: Final = 2.0
 DUMP_S: Final = 0.3
-# Frames waiting to be written: replies are bounded by the lane, the rest (PONG, EVENT) by this.
-MAX_OUTBOX: Final = 4096
-
-
-class FrameStream(Protocol):
-    """One bidirectional stream as the server sees it; gRPC in production, memory in the simulation.
-
-    `needs_crc`: plaintext TCP, where frames without a CRC are refused, from the first one on.
-    """
-
-    needs_crc: bool
-
-    async def read(self) -> bytes | None:
-        """The next frame, None at the end of the client's side."""
-        ...
-
-    async def write(self, frame: bytes) -> None: ...
-
-    async def abort(self, code: str, text: str) -> None:
-        """End the stream with a failure that the client can read; may raise to unwind the handler."""
-        ...
-
-
-class LaneBackend(Protocol):
-    """What a relay needs of a lane process."""
-
-    pid: int
-    on_message: Callable[[int, int, bytes], None]
-    exited: asyncio.Future[str]
-
-    def send(self, kind: int, seq: int, body: bytes, deadline_ms: int = 0) -> None: ...
-    def log_tail(self) -> bytes: ...
-    def dump_stacks(self) -> None: ...
-    def kill(self) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -94,38 +61,6 @@ class LaneIdentity:
     env: str
     fleet_slots: tuple[int, ...]
     resumable: bool
-
-
-class Outbox:
-    """Frames on their way into one stream; one task writes them."""
-
-    def __init__(self) -> None:
-        self._frames: deque[bytes] = deque()
-        self._wake = asyncio.Event()
-        self._closing = False
-
-    def put(self, frames: list[bytes]) -> bool:
-        """False, with nothing taken, where the client does not read what it asked for."""
-        if len(self._frames) > MAX_OUTBOX:
-            return False
-        self._frames.extend(frames)
-        self._wake.set()
-        return True
-
-    def close(self) -> None:
-        """What is waiting is still written."""
-        self._closing = True
-        self._wake.set()
-
-    async def drain_to(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write until closed and empty. Cancellation drops what waits."""
-        while True:
-            while self._frames:
-                await write(self._frames.popleft())
-            if self._closing:
-                return
-            self._wake.clear()
-            await self._wake.wait()
 
 
 class Relay:
@@ -155,8 +90,7 @@ class Relay:
         self._reader: FrameReader | None = None
         self._silent_since = self._loop.time()
         self._detached_at: float | None = None
-        self._waiting: deque[tuple[int, float]] = deque()  # kind and deadline of unanswered requests
-        self._head_since = 0.0
+        self._deadlines = Deadlines()
         self._verdict: str | None = None  # why we are killing the process
         self._closed = False
         backend.on_message = self._from_lane
@@ -273,9 +207,7 @@ class Relay:
 
     def _forward(self, request: Message) -> None:
         wanted = request.deadline_ms / 1000 or self._limits.deadlines_s.get(request.kind, 30.0)
-        if not self._waiting:
-            self._head_since = self._loop.time()
-        self._waiting.append((request.kind, min(wanted, self._limits.max_deadline_s)))
+        self._deadlines.asked(min(wanted, self._limits.max_deadline_s), self._loop.time())
         self._backend.send(request.kind, request.seq, request.body, request.deadline_ms)
 
     # ------------------------------------------------------------------ lane to client
@@ -284,15 +216,14 @@ class Relay:
         if self._closed:
             return
         if kind == pb.EVENT:
-            self._head_since = self._loop.time()  # building shows progress: its deadline starts again
+            self._deadlines.progressed(self._loop.time())
             self.event(body)
             return
-        if not self._waiting or seq != self._lane.answered + 1:
+        if self.idle or seq != self._lane.answered + 1:
             log.error("lane %s: reply %d of kind %d where %d is due", self.lane_id, seq, kind, self._lane.answered + 1)
             self._backend.kill()
             return
-        self._waiting.popleft()
-        self._head_since = self._loop.time()
+        self._deadlines.answered(self._loop.time())
         if kind == pb.OPENED:
             body = self._opened(body)
         self._put(self._lane.reply(kind, body))
@@ -341,7 +272,7 @@ class Relay:
         elif self._outbox is not None and now - self._silent_since > self._limits.lease_s:
             log.warning("lane %s: the client was silent for %.0f s", self.lane_id, self._limits.lease_s)
             self._end_stream_now()
-        if self._waiting and now - self._head_since > self._waiting[0][1]:
+        if self._deadlines.overdue(now):
             self.condemn("hang")
 
     def condemn(self, verdict: str) -> None:
@@ -368,7 +299,7 @@ class Relay:
     @property
     def idle(self) -> bool:
         """Nothing is being executed."""
-        return not self._waiting
+        return self._deadlines.idle
 
     def _say_and_close(self, code: str, text: str) -> None:
         if self._outbox is not None and self._lane.state is LaneState.DETACHED:  # a RESUME that made no sense
@@ -383,7 +314,7 @@ class Relay:
             return
         self.lost = self._verdict or exited.result()
         log.warning("lane %s (%s): lost, %s", self.lane_id, self.identity.env, self.lost)
-        self._waiting.clear()
+        self._deadlines.clear()
         if self._outbox is not None:
             self._say_lost()
         elif self._lane.state is LaneState.CLOSED:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from envserver.launching import NurseryLauncher
 from tests.unit.envserver.watching import gone, status
@@ -16,17 +14,9 @@ from tests.unit.envserver.wild_env import (
     ESCAPED,
     GRANDCHILD,
     LaneDriver,
-    registry,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest_asyncio.fixture
-async def launcher() -> AsyncIterator[NurseryLauncher]:
-    launcher = NurseryLauncher(registry())
-    yield launcher
-    await launcher.close()
 
 
 async def test_a_lane_is_confined(launcher: NurseryLauncher) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
-import pytest_asyncio
 
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.lane_handle import CLOSE_S, LOG_BYTES
-from envserver.launching import Launcher, make_launcher
+from envserver.launching import Launcher
 from tests.unit.envserver.watching import is_alive
 from tests.unit.envserver.wild_env import (
     FINE,
@@ -20,26 +19,12 @@ from tests.unit.envserver.wild_env import (
     KILL_SELF,
     PRINT,
     LaneDriver,
-    registry,
     until,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 BOTH = pytest.mark.parametrize("name", ["nursery", "exec"])
-
-
-@pytest_asyncio.fixture
-async def launchers() -> AsyncIterator[Callable[[str], Launcher]]:
-    made: list[Launcher] = []
-
-    def make(name: str) -> Launcher:
-        made.append(make_launcher(name, registry()))
-        return made[-1]
-
-    yield make
-    for launcher in made:
-        await launcher.close()
 
 
 @BOTH

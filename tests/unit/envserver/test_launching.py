@@ -10,12 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from asyncrl.errors import ConfigError, ServerRefused
 from envserver.launching import ExecLauncher, Launcher, NurseryLauncher, make_launcher
@@ -34,19 +33,6 @@ from tests.unit.envserver.wild_env import (
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 BOTH = pytest.mark.parametrize("name", ["nursery", "exec"])
-
-
-@pytest_asyncio.fixture
-async def launchers() -> AsyncIterator[Callable[[str], Launcher]]:
-    made: list[Launcher] = []
-
-    def make(name: str) -> Launcher:
-        made.append(make_launcher(name, registry()))
-        return made[-1]
-
-    yield make
-    for launcher in made:
-        await launcher.close()
 
 
 def open_descriptors() -> list[str]:

@@ -6,26 +6,17 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from envserver.launching import NurseryLauncher
 from envserver.registry import Registry, parse_env_option
 from tests.unit.envserver.watching import descriptors, is_alive, pss_kib, status
-from tests.unit.envserver.wild_env import LaneDriver, registry
+from tests.unit.envserver.wild_env import LaneDriver
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the nursery is for Linux")
 
 NUM_LANES = 64
-
-
-@pytest_asyncio.fixture
-async def launcher() -> AsyncIterator[NurseryLauncher]:
-    launcher = NurseryLauncher(registry())
-    yield launcher
-    await launcher.close()
 
 
 async def test_a_lane_inherits_no_socket(launcher: NurseryLauncher) -> None:

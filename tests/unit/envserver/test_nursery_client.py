@@ -6,10 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from envserver.launching import NurseryLauncher
 from envserver.nursery_client import NurseryClient
@@ -17,18 +15,10 @@ from tests.unit.envserver.watching import gone
 from tests.unit.envserver.wild_env import (
     HANG,
     LaneDriver,
-    registry,
     until,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest_asyncio.fixture
-async def launcher() -> AsyncIterator[NurseryLauncher]:
-    launcher = NurseryLauncher(registry())
-    yield launcher
-    await launcher.close()
 
 
 async def test_a_dead_nursery_is_replaced(launcher: NurseryLauncher) -> None:

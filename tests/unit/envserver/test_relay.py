@@ -11,8 +11,9 @@ import pytest
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import FrameReader
 from asyncrl.wire.lane_table import LaneState
+from envserver import outbox as outbox_module
 from envserver import relay as relay_module
-from envserver.relay import LaneIdentity, Outbox, Relay, RelayLimits
+from envserver.relay import LaneIdentity, Relay, RelayLimits
 from tests.unit.envserver.memory_lane import MemoryBackend, MemoryClient, settle
 
 
@@ -297,7 +298,7 @@ async def test_a_resume_needs_token_and_epoch() -> None:
 
 async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The outbox is bounded: a flood of PINGs from a client that reads nothing ends its stream."""
-    monkeypatch.setattr(relay_module, "MAX_OUTBOX", 16)
+    monkeypatch.setattr(outbox_module, "MAX_OUTBOX", 16)
     never = asyncio.Event()
 
     async def stuck(_frame: bytes) -> None:
@@ -325,17 +326,3 @@ async def test_a_reply_out_of_turn_kills_the_process() -> None:
 
     rig = await play(scenario)
     assert rig.closed == ["crash(SIGKILL)"]
-
-
-async def test_outbox_writes_what_waits_before_it_closes() -> None:
-    """`close` lets the frames that are waiting out."""
-    outbox, written = Outbox(), list[bytes]()
-
-    async def write(frame: bytes) -> None:
-        await asyncio.sleep(0)
-        written.append(frame)
-
-    outbox.put([b"a", b"b"])
-    outbox.close()
-    await outbox.drain_to(write)
-    assert written == [b"a", b"b"]
