@@ -100,7 +100,14 @@ class _Mlp(_Sampling):
         x = linear(x, *second).tanh_()
         return linear(x, *last)
 
-    def act(self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array]) -> Acted:
+    def act(
+        self,
+        obs: Sequence[Array],
+        mask: Array | None,
+        first: Array,
+        carry: Sequence[Array],
+        keys: Array | None = None,
+    ) -> Acted:
         torch = self._torch
         with torch.inference_mode():
             x = torch.from_numpy(obs[0])
@@ -130,7 +137,14 @@ class _Cnn(_Sampling):
         self._num_actions = num_actions
         self._bf16 = bf16
 
-    def act(self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array]) -> Acted:
+    def act(
+        self,
+        obs: Sequence[Array],
+        mask: Array | None,
+        first: Array,
+        carry: Sequence[Array],
+        keys: Array | None = None,
+    ) -> Acted:
         torch = self._torch
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
             x = torch.from_numpy(obs[0]).to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)

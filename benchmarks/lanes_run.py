@@ -22,7 +22,8 @@ from asyncrl.client.connecting import connect
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import Arrival
 from asyncrl.client.scheduling import Scheduling
-from asyncrl.collector.act_batcher import ActBatcher, ActRequest
+from asyncrl.collector.act_batcher import ActBatcher
+from asyncrl.collector.joining import ActRequest
 from asyncrl.policy import Acted
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import FIRST, NO_TRANSITION
@@ -144,7 +145,7 @@ class Driver:
 
     def _acted(self, arrival: Arrival, answer: asyncio.Future[Acted]) -> None:
         if not answer.cancelled() and answer.exception() is None:
-            self._step(arrival, list(answer.result().action))
+            self._step(arrival, list(answer.result().sent_action))
 
     def _step(self, arrival: Arrival, action: list[Array]) -> None:
         self._sent_at[arrival.lane.index] = time.perf_counter()

@@ -19,29 +19,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
+from asyncrl.collector.joining import ActRequest, Joiner
 from asyncrl.errors import AsyncRLError, LocalProtocolError
 from asyncrl.policy import Acted, Policy
-from asyncrl.wire.tensors import Array
 
 
 class ActingStopped(AsyncRLError):
     """The act batcher was closed before these rows were acted upon."""
-
-
-class ActRequest(NamedTuple):
-    """What one lane shows the policy: B rows. The arrays must not change until the answer is there."""
-
-    lane: int  # its place in the fleet; orders the rows of a batch
-    obs: Sequence[Array]  # per leaf [B, *shape]
-    first: Array  # b1 [B]
-    mask: Array | None = None  # b1 [B, mask_size]
-    carry: Sequence[Array] = ()  # per carry leaf [B, *shape]
 
 
 class _Waiter(NamedTuple):
@@ -72,7 +59,7 @@ class ActBatcher:
         self._waiting: deque[_Waiter] = deque()
         self._fired = False
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # at most one True (take what waits) and one False (stop)
-        self._stage = _Stage()  # of whoever acts
+        self._joiner = Joiner()  # of whoever acts
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread: threading.Thread | None = None
         if not on_loop:
@@ -200,16 +187,8 @@ class ActBatcher:
         return batch
 
     def _act(self, batch: list[_Waiter]) -> _Outcome:
-        requests, stage = [request for request, _answer in batch], self._stage
         try:
-            if len(requests) == 1:
-                (one,) = requests
-                return [self._policy.act(one.obs, one.mask, one.first, one.carry)]
-            obs = stage.join_leaves("obs", [request.obs for request in requests])
-            first = stage.join("first", [request.first for request in requests])
-            carry = stage.join_leaves("carry", [request.carry for request in requests])
-            acted = self._policy.act(obs, _join_masks(requests, stage), first, carry)
-            return _split(acted, [len(request.first) for request in requests])
+            return self._joiner.act(self._policy, [request for request, _answer in batch])
         except StopIteration as error:  # the one exception that a future refuses
             return RuntimeError(f"the policy raised {error!r}")
         except BaseException as error:  # whatever it is, the waiters must hear of it
@@ -218,50 +197,3 @@ class ActBatcher:
 
 def _lane_of(waiter: _Waiter) -> int:
     return waiter.request.lane
-
-
-class _Stage:
-    """Reused memory for joined rows: fresh megabytes for every batch would cost a page fault per 4 KiB."""
-
-    SPARE: Final = 1.25
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Array] = {}
-
-    def join(self, name: str, parts: Sequence[Array]) -> Array:
-        """[B_i, *shape] each -> [sum of B_i, *shape], valid until the next call with this name."""
-        rows = sum(map(len, parts))
-        buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < rows:
-            buffer = np.empty((int(rows * self.SPARE), *parts[0].shape[1:]), parts[0].dtype)
-            self._buffers[name] = buffer
-        return np.concatenate(parts, out=buffer[:rows])
-
-    def join_leaves(self, name: str, leaves: Sequence[Sequence[Array]]) -> list[Array]:
-        """`leaves[i]` are the leaves of lane i."""
-        return [self.join(f"{name}{index}", parts) for index, parts in enumerate(zip(*leaves, strict=True))]
-
-
-def _join_masks(requests: Sequence[ActRequest], stage: _Stage) -> Array | None:
-    """b1 [N, mask_size]; a lane without a mask allows everything."""
-    widths = [request.mask.shape[1] for request in requests if request.mask is not None]
-    if not widths:
-        return None
-    parts = [
-        np.ones((len(request.first), widths[0]), np.bool_) if request.mask is None else request.mask
-        for request in requests
-    ]
-    return stage.join("mask", parts)
-
-
-def _split(acted: Acted, sizes: Sequence[int]) -> list[Acted]:
-    """Views of each lane's rows."""
-    parts: list[Acted] = []
-    start = 0
-    for size in sizes:
-        rows = slice(start, start + size)
-        action = [leaf[rows] for leaf in acted.action]
-        carry = [leaf[rows] for leaf in acted.carry]
-        parts.append(Acted(action, acted.log_prob[rows], acted.value[rows], acted.version, carry))
-        start += size
-    return parts

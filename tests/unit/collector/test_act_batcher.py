@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from asyncrl.collector.act_batcher import ActBatcher, ActingStopped, ActRequest
+from asyncrl.collector.act_batcher import ActBatcher, ActingStopped
+from asyncrl.collector.joining import ActRequest
 from asyncrl.errors import LocalProtocolError
 from asyncrl.policy import Acted
 from asyncrl.wire.tensors import Array
@@ -29,7 +30,9 @@ class EchoPolicy:
         self.entered = threading.Semaphore(0)
         self.error: BaseException | None = None
 
-    def act(self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array]) -> Acted:
+    def act(
+        self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array | None
+    ) -> Acted:
         self.entered.release()
         self.threads.add(threading.current_thread().name)
         self.batches.append(obs[0].tolist())
