@@ -13,6 +13,11 @@
     │   └── LaneLost                a lane's process died, hung, or its server did (`cause`)
     ├── UnsupportedSpace            a Gymnasium space that has no wire form
     ├── SpecMismatch                lanes of one run do not serve the same environment
+    ├── RunBusy                     another process trains in this run directory
+    ├── CheckpointError             the state of a run cannot be kept, or not be taken up again
+    │   ├── CheckpointNotSaved      the disk refused; what was there before still is
+    │   ├── CheckpointMismatch      it is of another environment, algorithm or format
+    │   └── NoCheckpoint            there is none that is whole; the text says what is wrong with each
     └── ConfigError                 an argument, option or file; the text names the fix
 
 Catch `AsyncRLError` for all of them.
@@ -100,6 +105,26 @@ class UnsupportedSpace(AsyncRLError):
 
 class SpecMismatch(AsyncRLError):
     """Two servers answer to one alias with different specs; rows of one MDP never join another's."""
+
+
+class RunBusy(AsyncRLError):
+    """A living process holds the lock of a run directory."""
+
+
+class CheckpointError(AsyncRLError):
+    """Something about a checkpoint."""
+
+
+class CheckpointNotSaved(CheckpointError):
+    """Disk full, read-only or gone; checkpoints that were there before are untouched."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """A whole checkpoint, but its parameters mean nothing here."""
+
+
+class NoCheckpoint(CheckpointError):
+    """Nothing to resume from."""
 
 
 class ConfigError(AsyncRLError):
