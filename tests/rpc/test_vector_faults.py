@@ -123,6 +123,7 @@ def test_replacements_are_seeded_by_the_run(server: str) -> None:
     for _ in range(2):
         env = _make(server)
         env.reset(seed=1)
+        env.step([GO] * 4)  # away from t = 0, by which a replacement is known
         env.step([RAISE, CRASH, GO, RAISE])
         (obs, *_), _ = _step_until_back(env, 0)
         seen.append(obs[:, 0])
@@ -134,6 +135,7 @@ def test_step_never_hangs(server: str) -> None:
     """An environment that hangs costs its lane within the deadline; the caller gets rows."""
     env = _make(server, step_timeout_s=1.0)
     env.reset(seed=1)
+    env.step([GO] * 4)
     _, _, _, truncated, infos = env.step([HANG, GO, GO, GO])
     assert truncated.tolist() == [True, True, False, False]
     assert _lost(infos) == [True, True, False, False]
