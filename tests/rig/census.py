@@ -33,7 +33,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 # gRPC keeps these for the life of the process once it was used; they belong to no call.
 _KEPT_BY_GRPC: Final = ("anon_inode:", "/dev/urandom", "/dev/null")
 # A thread of C that once called Python, as gRPC's do for tokens; the pool that an event loop keeps until it closes.
-_THREADS_OF_OTHERS: Final = re.compile(r"(Dummy-|asyncio_)\d+")
+_THREADS_OF_OTHERS: Final = re.compile(r"(Dummy-|asyncio_|uvloop_)\d+")
 _OUR_FILES: Final = ("asyncrl", "envserver")
 
 

@@ -57,7 +57,7 @@ ROW = np.dtype(
 
 
 @dataclass
-class _Batch:
+class Batch:
     """Rows of one reply; `keys` is i8 `[4, N]`: slot, incarnation, episode, t."""
 
     keys: I8
@@ -76,7 +76,7 @@ class Ledger:
     losses: list[Loss] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     num_rows: int = 0
-    _batches: list[_Batch] = field(default_factory=list)
+    _batches: list[Batch] = field(default_factory=list)
     _whole: int = 0
     _folded: list[npt.NDArray[np.void]] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class Ledger:
         """The account of one fleet lane, across every lane that serves it."""
         return LaneLedger(self, fleet_slots, incarnations or [0] * len(fleet_slots))
 
-    def store(self, batch: _Batch) -> None:
+    def store(self, batch: Batch) -> None:
         self._batches.append(batch)
         self._whole += len(batch.action)
         self.num_rows += len(batch.action)
@@ -160,7 +160,7 @@ class LaneLedger:
             # A soft end is one for the learner: the instance goes on, so its rows do too.
             at_end = ((rows.flags & SOFT) == 0)[moved] & ((rows.flags & 3) != 0)[moved]
             before = self._obs[moved]
-            self._ledger.store(_Batch(keys, action[moved], rows.rewards[moved], before, next_obs[moved], at_end))
+            self._ledger.store(Batch(keys, action[moved], rows.rewards[moved], before, next_obs[moved], at_end))
         for rebuilt in rows.rebuilt:
             self._incarnations[rebuilt.row] = rebuilt.incarnation
             # The step that broke the instance was not executed, and those behind it found the new one.
