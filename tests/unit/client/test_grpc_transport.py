@@ -18,7 +18,7 @@ from asyncrl.client.credentials import Access
 from asyncrl.client.grpc_transport import CLOSE_S, MAX_STREAMS, GrpcConnector, GrpcTransport, channel_options
 from asyncrl.errors import ConnectionFailed, ConnectionLost, RemoteProtocolError, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
-from tests.unit.client.grpc_toys import Context, GrpcToy, grpc_toy
+from tests.unit.client.grpc_toys import Context, GrpcToy, echo, grpc_toy
 
 
 @pytest.fixture
@@ -56,6 +56,34 @@ async def test_a_stream_ends_by_protocol(connector: GrpcConnector) -> None:
     assert await transport._call.code() is grpc.StatusCode.OK
     await transport.close()
     assert await transport.recv_frame() is None
+
+
+async def test_close_leaves_the_last_frames_to_whoever_reads() -> None:
+    """gRPC allows one outstanding read: while a task reads, `close` waits for it, and nothing is cancelled."""
+
+    async def slow_goodbye(context: Context) -> None:
+        await echo(context)
+        await asyncio.sleep(0.1)
+        await context.write(b"last")
+        await asyncio.sleep(0.1)
+
+    async def read_out(transport: GrpcTransport) -> list[bytes]:
+        frames = []
+        while (frame := await transport.recv_frame()) is not None:
+            frames.append(frame)
+        return frames
+
+    async with grpc_toy(slow_goodbye) as toy:
+        connector = GrpcConnector(toy.address)
+        transport = await connector.open_stream()
+        await transport.send_frame(b"bye")
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read_out(transport))
+            await asyncio.sleep(0)
+            await transport.close()
+        assert reading.result() == [b"bye", b"last"]
+        assert await transport._call.code() is grpc.StatusCode.OK
+        await connector.close()
 
 
 async def test_a_silent_server_does_not_hold_up_close() -> None:
@@ -204,6 +232,16 @@ async def test_refusals_of_describe_are_typed(
         with pytest.raises(error, match=text):
             await connector.describe(pb.DescribeRequest())
         await connector.close()
+
+
+async def test_no_proxy_stands_between(toy: GrpcToy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy for HTTP that the environment names is not for lanes: here there is none where it says."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+    connector = GrpcConnector(toy.address)
+    assert (await connector.describe(pb.DescribeRequest())).boot_id == "boot"
+    await connector.close()
 
 
 async def test_a_description_of_garbage_is_the_peers_fault() -> None:

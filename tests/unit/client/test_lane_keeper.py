@@ -151,3 +151,21 @@ def test_lanes_that_die_at_once_are_not_made_in_a_loop() -> None:
             await asyncio.sleep(0.1)
 
     sim(main)
+
+
+def test_a_lane_that_was_well_comes_back_at_once() -> None:
+    """A crash every ten seconds: after each the first attempt comes without a pause, after the tenth too."""
+
+    async def main(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+        await rig.drive(1)
+        for _ in range(10):
+            await asyncio.sleep(10.0)
+            rig.servers[0].lose_lanes("crash(SIGABRT)")
+            start = loop.time()
+            while (await rig.recv()).lost is None:
+                pass
+            await rig.drive(1)
+            assert loop.time() - start < 0.04  # the shortest pause is 0.05
+
+    sim(main)

@@ -28,6 +28,8 @@ from asyncrl.wire.envelope import (
     to_frames,
 )
 
+# Section 2 of the proto: a body of more than this is cut.
+CHUNK = 256 * 1024
 KINDS = sorted(set(pb.Kind.values()) - {pb.KIND_UNSPECIFIED})
 # 20 000 frames in every run; ASYNCRL_FUZZ=1000000 for a night.
 FUZZ_FRAMES = int(os.environ.get("ASYNCRL_FUZZ", "20000"))
@@ -72,7 +74,7 @@ def test_a_frame_is_what_protobuf_writes(message: Message, with_crc: bool) -> No
 @pytest.mark.parametrize("with_crc", [False, True])
 @pytest.mark.parametrize(
     ("size", "count"),
-    [(0, 1), (CHUNK_BYTES, 1), (CHUNK_BYTES + 1, 2), (2 * CHUNK_BYTES, 2), (2 * CHUNK_BYTES + 1, 3)],
+    [(0, 1), (CHUNK, 1), (CHUNK + 1, 2), (2 * CHUNK, 2), (2 * CHUNK + 1, 3)],
 )
 def test_large_bodies_are_cut_and_joined(size: int, count: int, with_crc: bool) -> None:
     """No frame has more than a chunk of body, all but the last say more, and the joined body is the one sent."""
@@ -81,7 +83,7 @@ def test_large_bodies_are_cut_and_joined(size: int, count: int, with_crc: bool) 
     parsed = [pb.Frame.FromString(data) for data in frames]
     assert len(frames) == count
     assert [each.more for each in parsed] == [True] * (count - 1) + [False]
-    assert max(len(each.body) for each in parsed) <= CHUNK_BYTES
+    assert max(len(each.body) for each in parsed) <= CHUNK
     reader = FrameReader(max(size, 10))
     following = Message(pb.EVENT, 0, b"next")
     assert read_all(reader, frames + to_frames(following, with_crc)) == [
