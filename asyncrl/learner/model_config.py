@@ -1,0 +1,67 @@
+"""`ModelConfig`: what of a run's configuration decides the shape and the arithmetic of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from asyncrl.config import PPOConfig
+from asyncrl.wire.spec import LaneSpec
+
+Activation = Literal["tanh", "relu", "elu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Spelt as in `PPOConfig`, where the same fields are."""
+
+    network: str | CustomNetwork = "auto"  # mlp, nature, impala, auto, module:function, or the function itself
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Activation = "tanh"
+    share_trunk: bool = False
+    gru_size: int = 0  # 0: feed-forward
+    log_std_init: float = 0.0
+    use_sde: bool = False
+    sde_sample_freq: int = -1  # steps that a noise matrix is kept; -1: an unroll
+    num_steps: int = 128  # of an unroll
+    normalize_obs: bool = False
+    clip_obs: float = 10.0
+    normalize_reward: bool = False
+    clip_reward: float = 0.0  # 0: not
+    sign_reward: bool = False
+    gamma: float = 0.99
+    num_envs: int = 0  # fleet slots whose discounted returns are kept, with normalize_reward
+    bf16: bool = False
+    compile: bool = False
+
+    @staticmethod
+    def of(config: PPOConfig) -> ModelConfig:
+        return ModelConfig(
+            network=config.network,
+            hidden_sizes=config.hidden_sizes,
+            activation=config.activation,
+            share_trunk=config.share_trunk,
+            gru_size=config.gru_size,
+            log_std_init=config.log_std_init,
+            use_sde=config.use_sde,
+            sde_sample_freq=config.sde_sample_freq,
+            num_steps=config.num_steps,
+            normalize_obs=config.normalize_obs,
+            clip_obs=config.clip_obs,
+            normalize_reward=config.normalize_reward,
+            clip_reward=config.clip_reward,
+            sign_reward=config.sign_reward,
+            gamma=config.gamma,
+            num_envs=config.num_envs,
+            bf16=config.bf16,
+            compile=config.compile,
+        )
+
+
+# Takes what a lane serves and the configuration; gives a module whose forward maps observations, per leaf [N, *shape]
+# in the dtype of the wire (float32 where they are normalised), to features [N, num_features], or to a pair of them for
+# policy and value. The module has the attribute `num_features`: int, or a pair of them.
+CustomNetwork = Callable[[LaneSpec, ModelConfig], nn.Module]
