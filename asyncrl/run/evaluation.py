@@ -20,7 +20,8 @@ import numpy as np
 
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
-from asyncrl.collector.act_batcher import ActBatcher, ActRequest
+from asyncrl.collector.act_batcher import ActBatcher
+from asyncrl.collector.joining import ActRequest
 from asyncrl.policy import Acted, Policy
 from asyncrl.wire.flags import FIRST
 from asyncrl.wire.step_rows import StepRows
@@ -140,4 +141,4 @@ class _Game:
             return
         acted = answer.result()
         self._scores[lane.index].carry = acted.carry
-        lane.step(list(acted.env_action or acted.action))
+        lane.step(acted.sent_action)

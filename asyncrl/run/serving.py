@@ -1,0 +1,58 @@
+"""Where the environments of a run are: env servers that were named, or one of its own for as long as the run lasts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.client.connecting import addresses, connect
+from asyncrl.client.credentials import Access
+from asyncrl.client.embedded import EmbeddedServer
+from asyncrl.client.fleet import Fleet
+from asyncrl.client.fleet_config import FleetEvent
+from asyncrl.client.scheduling import Scheduling
+from asyncrl.config import PPOConfig
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Env servers and how to reach them."""
+
+    addresses: Sequence[str]
+    env: str
+    kwargs: dict[str, Any]
+    access: Access | None
+    embedded: bool
+
+    def fleet(
+        self, on_event: Callable[[FleetEvent], None] | None = None, **settings: Any
+    ) -> AbstractAsyncContextManager[Fleet]:
+        """`settings` are those of FleetConfig but env and kwargs."""
+        return connect(
+            list(self.addresses),
+            access=self.access,
+            on_event=on_event,
+            # A learner computes beside the loop: then waking up should preempt it.
+            scheduling=Scheduling(batch=False),
+            env=self.env,
+            kwargs=self.kwargs,
+            **settings,
+        )
+
+
+@asynccontextmanager
+async def serving(
+    config: PPOConfig, servers: str | Sequence[str] | None, access: Access | None, num_envs: int
+) -> AsyncIterator[Serving]:
+    """Servers for `num_envs` environments, training and evaluation together.
+
+    Raises ConnectionFailed, naming the stage, where the embedded server does not start.
+    """
+    if servers is not None:
+        yield Serving(addresses(servers), config.env_id, config.kwargs, access, False)
+        return
+    async with EmbeddedServer(config.env_id, num_envs, kwargs=config.kwargs) as server:
+        # It has the kwargs; the fleets need not ask for them.
+        yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True)
