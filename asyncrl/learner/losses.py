@@ -1,0 +1,61 @@
+"""The losses of PPO over rows, each divided by the number of rows it is given.
+
+Void rows never get here: whoever picks the rows of a minibatch leaves them out, so that nothing has to be weighted.
+
+Invariants: a row more of the same changes no loss (test_losses_are_means); the value loss is clipped around the value
+that acting saw and takes the worse of both (test_value_clip_is_around_the_value_of_acting); estimates of the
+divergence have the signs and the form of their definition (test_divergence_estimates).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Divergence(NamedTuple):
+    """How far the policy has moved from the one that acted, over the rows of some minibatches."""
+
+    old_approx_kl: Tensor  # mean of -ln r, the plain estimate
+    approx_kl: Tensor  # mean of (r - 1) - ln r: of less variance, and never negative
+    clipfrac: Tensor  # share of rows with |r - 1| > ε
+
+
+def normalised(advantage: Tensor) -> Tensor:
+    """[M] of mean 0 and standard deviation 1 (of a sample); a single row becomes 0."""
+    centred = advantage - advantage.mean()
+    return centred if len(advantage) < 2 else centred / (advantage.std() + 1e-8)
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The negative of PPO's objective; `log_ratio` [M] is ln π(a)/μ(a), and `clip` may be infinite."""
+    ratio = log_ratio.exp()
+    if clip == float("inf"):
+        return -(advantage * ratio).mean()
+    clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
+    return -torch.minimum(advantage * ratio, advantage * clipped).mean()
+
+
+def squared_error(value: Tensor, target: Tensor) -> Tensor:
+    """Half the mean squared error of [M] values."""
+    return 0.5 * (value - target).square().mean()
+
+
+def clipped_squared_error(value: Tensor, target: Tensor, acted: Tensor, clip: float) -> Tensor:
+    """The same, or the error of the value moved no further than `clip` from `acted`, per row whichever is more.
+
+    `acted` [M] is the value that the forward gave that acted: not one of later weights, nor the target.
+    """
+    near = acted + (value - acted).clamp(-clip, clip)
+    return 0.5 * torch.maximum((value - target).square(), (near - target).square()).mean()
+
+
+@torch.no_grad()
+def divergence(log_ratio: Tensor, clip: float) -> Divergence:
+    """Of [M] rows."""
+    ratio = log_ratio.exp()
+    return Divergence(
+        -log_ratio.mean(), ((ratio - 1.0) - log_ratio).mean(), ((ratio - 1.0).abs() > clip).float().mean()
+    )
