@@ -1,15 +1,21 @@
 """`ActBatcher`: lanes that wait for actions become one forward on one inference thread.
 
-The loop submits, the thread acts, the loop gets the results back in one wake-up per batch. A batch holds every lane
-that waits when the thread takes it, in order of lane; it is fired when `fire_at` of them wait, or as many as can come
-at all, or when the first of them has waited for `deadline_s`. While a forward runs, those that arrive gather.
+The loop submits, the thread acts, the loop gets the results back in one wake-up per batch. There are two rules for who
+shares a forward.
+
+* Whoever is ready: a batch holds every lane that waits when the thread takes it. It is fired when `fire_at` of them
+  wait, or as many as are expected at all, or when the first of them has waited for `deadline_s`. While a forward runs,
+  those that arrive gather.
+* Fixed groups (`num_groups`): neighbouring lanes act together, and a group acts when all of its expected lanes wait.
+  Who shares a forward then does not depend on who arrives when, so that acting is reproducible bit for bit.
 
 Where nothing else computes in this process while lanes are stepped (evaluation, collection that alternates with
 learning), `on_loop` saves the way to the thread and back, which is two wake-ups a batch. Beside a learner it would
 hold up the loop.
 
 Invariants: every submitted lane gets its own rows back, once (test_many_producers_get_their_own_rows_back); rows of a
-batch are in order of lane (test_a_batch_is_in_order_of_lane); an error of the policy reaches every waiter of its batch
+batch are in order of lane (test_a_batch_is_in_order_of_lane); groups do not depend on the order of arrival
+(test_groups_act_alike_in_whatever_order_lanes_arrive); an error of the policy reaches every waiter of its batch
 and no other (test_an_error_reaches_every_waiter_of_its_batch); closing fails whoever still waits and joins the thread
 (test_close_fails_the_waiters_and_joins); no more lanes wait than there are (test_submissions_are_bounded).
 """
@@ -20,7 +26,7 @@ import asyncio
 import threading
 from collections import deque
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from asyncrl.collector.joining import ActRequest, Joiner
 from asyncrl.errors import AsyncRLError, LocalProtocolError
@@ -36,21 +42,32 @@ class _Waiter(NamedTuple):
     answer: asyncio.Future[Acted]
 
 
+_Batch = list[_Waiter]
 _Outcome = list[Acted] | BaseException
+_WHOEVER_WAITS: Final[_Batch] = []
 
 
 class ActBatcher:
     """Belongs to the loop it is made on. Use it as an async context manager, or call `close`."""
 
     def __init__(
-        self, policy: Policy, max_lanes: int, fire_at: int = 1, deadline_s: float = 0.002, *, on_loop: bool = False
+        self,
+        policy: Policy,
+        max_lanes: int,
+        fire_at: int = 1,
+        deadline_s: float = 0.002,
+        *,
+        num_groups: int = 0,
+        on_loop: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._policy = policy
         self._max_lanes = max_lanes
         self._fire_at = fire_at
         self._deadline_s = deadline_s
-        self._lanes = max_lanes
+        self._expected = set(range(max_lanes))
+        self._num_groups = min(num_groups, max_lanes)  # 0: whoever is ready
+        self._groups: list[_Batch] = [[] for _ in range(self._num_groups)]  # those that wait; loop only
         self._answers: dict[int, asyncio.Future[Acted]] = {}  # by lane; loop only
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -58,7 +75,7 @@ class ActBatcher:
         # append and cleared by the thread before it takes: who finds it set has been seen by that very taking.
         self._waiting: deque[_Waiter] = deque()
         self._fired = False
-        self._tokens: SimpleQueue[bool] = SimpleQueue()  # at most one True (take what waits) and one False (stop)
+        self._tokens: SimpleQueue[_Batch | None] = SimpleQueue()  # at most one a group, or one in all; None: stop
         self._joiner = Joiner()  # of whoever acts
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread: threading.Thread | None = None
@@ -69,27 +86,45 @@ class ActBatcher:
     @property
     def num_waiting(self) -> int:
         """Lanes that no forward has taken yet."""
-        return len(self._waiting)
+        return len(self._waiting) + sum(map(len, self._groups))
+
+    def group_of(self, lane: int) -> int:
+        """Groups are of neighbouring lanes, as equal as they can be."""
+        return lane * self._num_groups // self._max_lanes
 
     def submit(self, request: ActRequest) -> asyncio.Future[Acted]:
         """The future of this lane's rows. Cancelling it drops the rows if no forward has taken them."""
+        lane = request.lane
         if self._closed:
             raise ActingStopped("the act batcher is closed")
-        if not 0 <= request.lane < self._max_lanes:
-            raise LocalProtocolError(f"lane {request.lane} of {self._max_lanes}")
-        earlier = self._answers.get(request.lane)
+        if not 0 <= lane < self._max_lanes:
+            raise LocalProtocolError(f"lane {lane} of {self._max_lanes}")
+        earlier = self._answers.get(lane)
         if earlier is not None and not earlier.done():
-            raise LocalProtocolError(f"lane {request.lane} waits for its actions already")
+            raise LocalProtocolError(f"lane {lane} waits for its actions already")
         answer: asyncio.Future[Acted] = self._loop.create_future()
-        self._answers[request.lane] = answer
-        self._waiting.append(_Waiter(request, answer))
-        self._fire_or_wait()
+        self._answers[lane] = answer
+        waiter = _Waiter(request, answer)
+        if self._num_groups:
+            group = self.group_of(lane)
+            self._groups[group].append(waiter)
+            self._fire_group(group)
+        else:
+            self._waiting.append(waiter)
+            self._fire_or_wait()
         return answer
 
-    def set_lanes(self, can_arrive: int) -> None:
-        """How many lanes there are to wait for now: without those that are lost, paused or finished."""
-        self._lanes = can_arrive
-        if self._waiting:
+    def expect(self, lane: int, coming: bool) -> None:
+        """Whether this lane will submit. At first all are expected; those lost, paused or finished are not.
+
+        Of lanes that come back together all are expected before the first of them submits.
+        """
+        (self._expected.add if coming else self._expected.discard)(lane)
+        if coming:
+            return
+        if self._num_groups:
+            self._fire_group(self.group_of(lane))
+        elif self._waiting:
             self._fire_or_wait()
 
     async def close(self) -> None:
@@ -97,12 +132,13 @@ class ActBatcher:
         if not self._closed:
             self._closed = True
             self._stop_timer()
-            self._tokens.put(False)
+            self._tokens.put(None)
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(ActingStopped("the act batcher was closed"))
             self._answers.clear()
             self._waiting.clear()
+            self._groups = [[] for _ in self._groups]
         if self._thread is not None:
             await asyncio.shield(self._stopped)
             self._thread.join()  # it has nothing left to do
@@ -115,10 +151,22 @@ class ActBatcher:
 
     # ------------------------------------------------------------------------------------------------ on the loop
 
+    def _fire_group(self, group: int) -> None:
+        waiting = self._groups[group]
+        coming = sum(self.group_of(lane) == group for lane in self._expected)
+        if not waiting or len(waiting) < coming:
+            return
+        waiting = [waiter for waiter in waiting if not waiter.answer.done()]
+        if len(waiting) < coming:
+            return
+        self._groups[group] = []
+        waiting.sort(key=_lane_of)
+        self._hand_to_actor(waiting)
+
     def _fire_or_wait(self) -> None:
         if self._fired:
             return
-        if len(self._waiting) >= min(self._fire_at, self._lanes):
+        if len(self._waiting) >= min(self._fire_at, len(self._expected)):
             self._fire()
         elif self._timer is None and self._waiting:
             self._timer = self._loop.call_later(self._deadline_s, self._fire)
@@ -127,16 +175,18 @@ class ActBatcher:
         self._stop_timer()
         if not self._fired:
             self._fired = True
-            if self._thread is None:
-                # Not at once: lanes whose rows came in the same turn of the loop share the forward.
-                self._loop.call_soon(self._act_on_loop)
-            else:
-                self._tokens.put(True)
+            self._hand_to_actor(_WHOEVER_WAITS)
 
-    def _act_on_loop(self) -> None:
-        self._fired = False
-        batch = self._take()
-        if batch:
+    def _hand_to_actor(self, batch: _Batch) -> None:
+        if self._thread is None:
+            # Not at once: lanes whose rows came in the same turn of the loop share the forward.
+            self._loop.call_soon(self._act_on_loop, batch)
+        else:
+            self._tokens.put(batch)
+
+    def _act_on_loop(self, batch: _Batch) -> None:
+        batch = self._taken(batch)
+        if batch and not self._closed:
             self._deliver(batch, self._act(batch))
 
     def _stop_timer(self) -> None:
@@ -144,7 +194,7 @@ class ActBatcher:
             self._timer.cancel()
             self._timer = None
 
-    def _deliver(self, batch: list[_Waiter], outcome: _Outcome) -> None:
+    def _deliver(self, batch: _Batch, outcome: _Outcome) -> None:
         if self._closed:
             return
         for index, (request, answer) in enumerate(batch):
@@ -160,9 +210,8 @@ class ActBatcher:
 
     def _run(self) -> None:
         try:
-            while self._tokens.get():
-                self._fired = False
-                batch = self._take()
+            while (batch := self._tokens.get()) is not None:
+                batch = self._taken(batch)
                 if batch:
                     self._loop.call_soon_threadsafe(self._deliver, batch, self._act(batch))
             self._loop.call_soon_threadsafe(self._finish)
@@ -173,8 +222,11 @@ class ActBatcher:
         if not self._stopped.done():
             self._stopped.set_result(None)
 
-    def _take(self) -> list[_Waiter]:
-        batch: list[_Waiter] = []
+    def _taken(self, batch: _Batch) -> _Batch:
+        if batch is not _WHOEVER_WAITS:
+            return batch
+        self._fired = False
+        batch = []
         while True:
             try:
                 waiter = self._waiting.popleft()
@@ -186,7 +238,7 @@ class ActBatcher:
             batch.sort(key=_lane_of)
         return batch
 
-    def _act(self, batch: list[_Waiter]) -> _Outcome:
+    def _act(self, batch: _Batch) -> _Outcome:
         try:
             return self._joiner.act(self._policy, [request for request, _answer in batch])
         except StopIteration as error:  # the one exception that a future refuses

@@ -114,7 +114,7 @@ async def test_lanes_that_cannot_arrive_are_not_waited_for() -> None:
     policy = EchoPolicy()
     async with ActBatcher(policy, 3, fire_at=3, deadline_s=NEVER_S) as batcher:
         answers = [batcher.submit(request(lane, lane)) for lane in (0, 1)]
-        batcher.set_lanes(2)
+        batcher.expect(2, False)
         await asyncio.gather(*answers)
         await asyncio.gather(*(batcher.submit(request(lane, lane)) for lane in (0, 1)))
     assert policy.batches == [[0, 1], [0, 1]]
@@ -229,7 +229,7 @@ async def test_a_waiter_cancelled_during_its_forward_harms_nobody() -> None:
         again = batcher.submit(request(0, 5))
         policy.may_go.set()
         assert (await other).action[0].tolist() == [2]
-        batcher.set_lanes(1)
+        batcher.expect(1, False)
         assert (await again).action[0].tolist() == [10]
 
 

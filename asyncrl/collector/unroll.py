@@ -1,0 +1,193 @@
+"""`UnrollBuilder`: from what one lane showed, did and got, row by row, to an `Unroll`.
+
+Row k is what was acted on at the k-th act, and the reply to that act. While the unroll grows everything is written
+once into `[T, B]` memory, flags as they came; what they mean is worked out for all rows at the end:
+
+* a row is valid unless its reply has NO_TRANSITION there: the action was not executed;
+* the observation after a row is the one acted on next, but the final one where its reply ended the episode and began
+  the next (TERMINATED or TRUNCATED with FIRST; with SOFT the game goes on, and both are the same);
+* a valid row that did not end, but is followed by a void one, is `cut`: CUT was sent, the lane went, or the slot began
+  anew unannounced. Its next observation is the one acted on next, which stays the last that arrived of its episode.
+
+Invariants: the unroll is what the flag table says, row by row, in every autoreset mode (test_unrolls_are_as_the_table_
+says); valid rows are the transitions, no more and no less (test_valid_rows_are_the_transitions); a valid row that has
+not ended is followed by a valid row of its episode, or is the last (test_no_trace_leads_into_a_void_row); no first
+observation and none after a cut is ever what a row is bootstrapped from (test_poison_never_reaches_a_bootstrap).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from asyncrl.policy import Acted
+from asyncrl.records import Unroll
+from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED
+from asyncrl.wire.step_rows import StepRows
+from asyncrl.wire.tensors import Array
+
+_FINAL_TRUNCATED: Final = TRUNCATED | FIRST
+
+
+class UnrollBuilder:
+    """One unroll of T rows of B slots. `observed`, `acted`, `replied`, and so on; then `finish`.
+
+    `carry`: leaves [B, *shape] before row 0; they are copied.
+    """
+
+    def __init__(self, num_steps: int, num_slots: int, carry: Sequence[Array] = ()) -> None:
+        self.num_rows = 0  # complete ones
+        self._shape = (num_steps, num_slots)
+        self._obs: list[Array] = []
+        self._action: list[Array] = []
+        self._mask: Array | None = None
+        self._first = np.empty(self._shape, np.bool_)
+        self._log_prob = np.empty(self._shape, np.float32)
+        self._value = np.empty(self._shape, np.float32)
+        self._version = np.empty(num_steps, np.int64)
+        self._reward = np.empty(self._shape, np.float64)
+        self._flags = np.full(self._shape, NO_TRANSITION, np.uint8)
+        self._names = np.empty((3, *self._shape), np.int64)
+        self._finals: list[tuple[Array, list[Array]]] = []  # truncated rows as t * B + b, with their last observations
+        self._carry = [leaf.copy() for leaf in carry]
+
+    @property
+    def num_transitions(self) -> int:
+        return int(np.count_nonzero((self._flags & NO_TRANSITION) == 0))
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_rows == self._shape[0]
+
+    def observed(self, obs: Sequence[Array], mask: Array | None, first: Array) -> tuple[list[Array], Array | None]:
+        """What is acted on next: leaves [B, *shape], mask b1 [B, mask_size], first b1 [B].
+
+        Returns observation and mask as they are kept, in memory that does not change any more.
+        """
+        k = self.num_rows
+        if not self._obs:
+            self._obs = [_like(leaf, self._shape) for leaf in obs]
+        for kept, leaf in zip(self._obs, obs, strict=True):
+            kept[k] = leaf
+        if mask is not None:
+            if self._mask is None:
+                self._mask = np.ones((*self._shape, mask.shape[1]), np.bool_)
+            # The mask of a row that waits or has ended is void; a policy cannot choose from nothing.
+            np.logical_or(mask, ~mask.any(axis=1, keepdims=True), out=self._mask[k])
+        self._first[k] = first
+        return [kept[k] for kept in self._obs], None if self._mask is None else self._mask[k]
+
+    def acted(self, acted: Acted) -> None:
+        """What was done about it; rows of this lane alone."""
+        k = self.num_rows
+        if not self._action:
+            self._action = [_like(leaf, self._shape) for leaf in acted.action]
+        for kept, leaf in zip(self._action, acted.action, strict=True):
+            kept[k] = leaf
+        self._log_prob[k] = acted.log_prob
+        self._value[k] = acted.value
+        self._version[k] = acted.version
+
+    def replied(self, rows: StepRows, incarnation: Array, episode: Array, t: Array) -> None:
+        """What came of it, with the names `[B]` of the transitions: row k is complete."""
+        k = self.num_rows
+        self._reward[k] = rows.rewards
+        self._flags[k] = rows.flags
+        names = self._names
+        names[0, k], names[1, k], names[2, k] = incarnation, episode, t
+        if len(rows.final_rows):
+            self._keep_finals(k, rows)
+        self.num_rows = k + 1
+
+    def _keep_finals(self, k: int, rows: StepRows) -> None:
+        """Observations that only this reply has. Those of terminated rows are nobody's business."""
+        final_rows = rows.final_rows
+        truncated = (rows.flags[final_rows] & TRUNCATED) != 0
+        if truncated.any():
+            where = k * self._shape[1] + final_rows[truncated].astype(np.int64)
+            self._finals.append((where, [leaf[truncated] for leaf in rows.final_obs]))
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self, lane: int, number: int, fleet_slots: Array, last: StepRows) -> Unroll | None:
+        """The unroll, with what arrived last; None if it holds no transition.
+
+        Rows that never got a reply are void. `last` is then the lane's last word on the episodes that ran.
+        """
+        k, num_steps = self.num_rows, self._shape[0]
+        flags = self._flags
+        valid = (flags & NO_TRANSITION) == 0
+        if not self._obs or not self._action or not valid.any():
+            return None
+        terminated, truncated = valid & ((flags & TERMINATED) != 0), valid & ((flags & TRUNCATED) != 0)
+        cut = np.zeros(self._shape, np.bool_)
+        cut[:-1] = valid[:-1] & ~(terminated | truncated)[:-1] & ~valid[1:]
+        if k < num_steps:
+            self._pad(k, last)
+        end_rows = np.argwhere((truncated | cut) & ~terminated)
+        incarnation, episode, t = self._names
+        return Unroll(
+            lane=lane,
+            round=number,
+            fleet_slots=fleet_slots,
+            obs=self._obs,
+            action=self._action,
+            mask=self._mask,
+            log_prob=self._log_prob,
+            value=self._value,
+            first=self._first,
+            version=self._version,
+            reward=self._reward,
+            terminated=terminated,
+            truncated=truncated,
+            cut=cut,
+            soft=valid & ((flags & SOFT) != 0),
+            valid=valid,
+            end_rows=end_rows,
+            end_obs=self._end_obs(end_rows, last),
+            last_obs=last.obs,
+            last_mask=last.mask,
+            last_first=(last.flags & FIRST) != 0,
+            carry=self._carry,
+            incarnation=incarnation,
+            episode=episode,
+            t=t,
+        )
+
+    def _pad(self, k: int, last: StepRows) -> None:
+        """Rows from k on: the observation that arrived last, which row k - 1 may need, then zeros; no NaN anywhere."""
+        for kept, leaf in zip(self._obs, last.obs, strict=True):
+            kept[k] = leaf
+            kept[k + 1 :] = 0
+        for kept in self._action:
+            kept[k:] = 0
+        if self._mask is not None:
+            self._mask[k:] = True
+        self._first[k:] = False
+        self._version[k:] = self._version[k - 1]
+        for array in (self._log_prob, self._value, self._reward):
+            array[k:] = 0
+        self._names[:, k:] = 0
+
+    def _end_obs(self, end_rows: Array, last: StepRows) -> list[Array]:
+        """The observation after each of these rows: as a rule the one acted on next."""
+        num_steps, num_slots = self._shape
+        t, b = end_rows[:, 0] + 1, end_rows[:, 1]
+        at_end = t == num_steps
+        ends = [kept[np.where(at_end, 0, t), b] for kept in self._obs]
+        if at_end.any():
+            for end, leaf in zip(ends, last.obs, strict=True):
+                end[at_end] = leaf[b[at_end]]
+        if self._finals:
+            places = np.searchsorted((t - 1) * num_slots + b, np.concatenate([where for where, _ in self._finals]))
+            finals = zip(*(obs for _, obs in self._finals), strict=True)
+            for end, parts in zip(ends, finals, strict=True):
+                end[places] = np.concatenate(parts)
+        return ends
+
+
+def _like(leaf: Array, shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+    """Uninitialised memory [T, B, *shape] for leaves [B, *shape]."""
+    return np.empty((*shape, *leaf.shape[1:]), leaf.dtype)
