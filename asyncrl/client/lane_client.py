@@ -161,6 +161,28 @@ class LaneClient:
         else:
             stream.stop()
 
+    def was_at(self, link: ServerLink, boot_id: str) -> bool:
+        """Whether this lane was opened at that server, by the process that runs there now."""
+        return link is self._link and self.opened is not None and self.opened.boot_id == boot_id
+
+    async def release(self) -> None:
+        """After `run`, if the server still keeps the lane: give it back over a stream of its own.
+
+        Raises ConnectionFailed. Cancellation leaves the lane to its resume window.
+        """
+        frames = self._protocol.release(self._learner_epoch)
+        if not frames:
+            return
+        transport = await self._link.open_stream(self._timers.dial_s)
+        stream = LaneStream(transport, self._link.connector.with_crc, lambda _: None, self._context.counters)
+        stream.send(frames)
+        stream.finish()
+        timer = self._clock.call_later(self._timers.close_s, stream.stop)
+        try:
+            await stream.carry()
+        finally:
+            timer.cancel()
+
     async def _over_stream(self, first: list[bytes]) -> None:
         """Dial, send `first`, carry the stream to its end, and draw the consequences."""
         try:

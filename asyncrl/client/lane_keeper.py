@@ -1,9 +1,10 @@
 """Keeps one fleet lane served: opens it, and after a loss opens it again wherever there is room.
 
 Invariants: a lost lane's environments never return with an incarnation they had before
-(test_incarnations_count_every_new_environment); a server that says when to come back is left alone until then
-(test_retry_after_is_honoured); a server with another environment is not asked again for a while
-(test_another_spec_never_contributes_a_row).
+(test_incarnations_count_every_new_environment); a server that was frozen, and missed the BYE of a lane that was given
+up, does not keep its slots from the next lane (test_a_lane_that_was_given_up_is_given_back); a server that says when to
+come back is left alone until then (test_retry_after_is_honoured); a server with another environment is not asked again
+for a while (test_another_spec_never_contributes_a_row).
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ class LaneKeeper:
         self._owner = owner
         self._backoff = Backoff(context.rng)
         self._client: LaneClient | None = None
+        self._last: LaneClient | None = None  # the lane that was lost; its server may not know it
         self._down_since = context.clock.now()
         self._closing = False
         self._first = True
@@ -172,7 +174,7 @@ class LaneKeeper:
     def _ended(self, client: LaneClient, error: AsyncRLError) -> AsyncRLError:
         if client.opened is None:
             return error
-        self._first = False
+        self._first, self._last = False, client
         now = self._context.clock.now()
         if now - self._began >= STEADY_S:
             self._backoff.reset()
@@ -226,10 +228,25 @@ class LaneKeeper:
                 continue
             try:
                 reply = await link.describe()
+                if self._free(link, reply) < self._lane.num_slots and await self._gave_back(link, reply.boot_id):
+                    reply = await link.describe()
             except (ConnectionFailed, ServerRefused) as error:
                 reason = error
                 continue
             offered = any(offer.alias == self._form.config.env for offer in reply.envs)
-            if offered and Offer.of(link.address, reply).free >= self._lane.num_slots:
+            if offered and self._free(link, reply) >= self._lane.num_slots:
                 return link, None
         return None, reason
+
+    def _free(self, link: ServerLink, reply: pb.DescribeReply) -> int:
+        return Offer.of(link.address, reply).free
+
+    async def _gave_back(self, link: ServerLink, boot_id: str) -> bool:
+        """Whether the lost lane was given back once more: it may be what takes the room at its server."""
+        last = self._last
+        if last is None or not last.was_at(link, boot_id):
+            return False
+        self._last = None
+        await last.release()
+        link.doubt()
+        return True

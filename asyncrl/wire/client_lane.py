@@ -80,6 +80,16 @@ class ClientLane:
     def resume(self, learner_epoch: int) -> list[bytes]:
         """The first frames of a new stream for a detached lane."""
         self.state = after(self.state, pb.RESUME, LocalProtocolError)
+        return self._resume_frames(learner_epoch)
+
+    def release(self, learner_epoch: int) -> list[bytes]:
+        """All frames of a new stream that gives the lane back, whose BYE may have been lost with the old one; none
+        where the server does not keep it. The state stays as it is."""
+        if not self.resumable:
+            return []
+        return self._resume_frames(learner_epoch) + to_frames(Message(pb.BYE, 0, b"", self.received), self._with_crc)
+
+    def _resume_frames(self, learner_epoch: int) -> list[bytes]:
         body = pb.Resume(
             lane_id=self.lane_id,
             token=self._token,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ConnectionFailed
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
@@ -81,6 +82,25 @@ def test_a_lost_lane_waits_for_its_server() -> None:
         assert asyncio.get_running_loop().time() - start < 2.5
 
     sim(main, num_envs=8, lanes=8)
+
+
+def test_a_lane_that_was_given_up_is_given_back() -> None:
+    """Its server is frozen, loses the BYE with the stream and keeps the lane to be resumed; nobody else has room."""
+
+    async def main(rig: Rig) -> None:
+        (toy,) = rig.servers
+        await rig.drive(3)
+        (frozen,) = toy.streams
+        frozen.hole()
+        while (await rig.recv()).lost is None:
+            pass
+        frozen.snap()
+        await rig.drive(3)
+        assert asyncio.get_running_loop().time() < 10.0
+        assert toy.byes == 1
+        assert len(toy.all_lanes) == 2
+
+    sim(main, servers=[{"capacity": 4}], resumable=True, timers=LaneTimers(step_s=1.0))
 
 
 def test_another_spec_never_contributes_a_row() -> None:
