@@ -66,20 +66,20 @@ def largest_byte(node: Node) -> float:
 
 
 class FlatEncoder(nn.Module):
-    """All leaves but images: tensors [N, *shape] -> [N, num_features]."""
+    """All leaves, or all but images: tensors [N, *shape] -> [N, num_features]."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], *, flatten_images: bool = False) -> None:
         super().__init__()
         self._codecs: list[tuple[int, Callable[[Tensor], Tensor]]] = []
         self.num_features = 0
         for index, node in enumerate(nodes):
-            if not is_image(node):
+            if flatten_images or not is_image(node):
                 codec, width = _codec(node)
                 self._codecs.append((index, codec))
                 self.num_features += width
 
     def forward(self, obs: Sequence[Tensor]) -> Tensor:
-        """`obs`: all leaves of the space, images too."""
+        """`obs`: all leaves of the space, in wire order."""
         parts = [codec(obs[index]) for index, codec in self._codecs]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

@@ -13,7 +13,6 @@ environment refuses an illegal action by name.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -69,8 +68,8 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def env_action(self, action: Sequence[Array]) -> list[Array]:
-        """Stored leaves as they are sent: within bounds, in wire dtype; the same objects where nothing differs."""
-        return list(action)
+        """Stored leaves as they are sent: within bounds, in dtypes of the wire; [] if as they are stored."""
+        return []
 
 
 class CategoricalHead(Head):
@@ -122,8 +121,8 @@ class CategoricalHead(Head):
         """[..., P] -> [..., D, n], with the lowest number there is where nothing may be chosen."""
         lowest = torch.finfo(params.dtype).min
         if self._padding is None:
-            logits = params.view(*params.shape[:-1], self._places, self._width)
-            allowed = None if mask is None else mask.view(*logits.shape)
+            logits = params.reshape(*params.shape[:-1], self._places, self._width)
+            allowed = None if mask is None else mask.reshape(logits.shape)
         else:
             self._padding = self._padding.to(params.device)
             logits = F.pad(params, (0, 1), value=lowest)[..., self._padding]
@@ -148,6 +147,37 @@ class CategoricalHead(Head):
         return choice
 
 
+class BernoulliHead(Head):
+    """MULTI_BINARY: one coin per place. One uniform number a place."""
+
+    def __init__(self, node: Node, num_features: int) -> None:
+        super().__init__()
+        self._shape, self._dtype = node.shape, node.dtype
+        self.num_params = self.num_noise = int(np.prod(node.shape, dtype=np.int64))
+        self.num_leaves, self.mask_size = 1, 0
+        self.out = linear(num_features, self.num_params, 0.01)
+
+    def project(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.out.weight, self.out.bias)
+
+    def draw(self, params: Tensor, mask: Tensor | None, noise: Tensor | None) -> tuple[Actions, Tensor]:
+        ones = params > 0 if noise is None else noise < params.sigmoid()
+        log_prob = self._log_prob(params, ones)
+        return [ones.reshape(*params.shape[:-1], *self._shape)], log_prob
+
+    def evaluate(self, params: Tensor, mask: Tensor | None, action: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return self._log_prob(params, action[0].reshape(params.shape).bool()), self.entropy(params, mask)
+
+    def entropy(self, params: Tensor, mask: Tensor | None) -> Tensor:
+        return (F.softplus(params) - params * params.sigmoid()).sum(-1)
+
+    def stored(self, action: Sequence[Array]) -> list[Array]:
+        return [action[0].astype(self._dtype)]
+
+    def _log_prob(self, params: Tensor, ones: Tensor) -> Tensor:
+        return -F.softplus(torch.where(ones, -params, params)).sum(-1)
+
+
 def _padding(counts: Array) -> Tensor | None:
     """i8 [D, max n]: columns of [..., P + 1] (the last is void) for each place; None where all have as many values."""
     if (counts == counts[0]).all():
@@ -164,6 +194,3 @@ def _padding(counts: Array) -> Tensor | None:
 def _entropy(log_p: Tensor) -> Tensor:
     """[..., D, n] -> [...]; 0 · log 0 is 0, as log 0 is finite here."""
     return -(log_p.exp() * log_p).sum((-2, -1))
-
-
-LOG_2PI = math.log(2.0 * math.pi)

@@ -13,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asyncrl.errors import ConfigError
+from asyncrl.learner.composite_head import build_head
 from asyncrl.learner.encoders import observation_nodes
-from asyncrl.learner.heads import CategoricalHead, Head
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.networks import linear
+from asyncrl.learner.normalisers import ObsNormaliser, RewardScaler
+from asyncrl.learner.recurrent import GRU
 from asyncrl.learner.torsos import build_torso
 from asyncrl.wire.spec import LaneSpec
 
@@ -30,31 +33,62 @@ class Outputs(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """Made by `build_model`."""
+    """Made by `build_model`, on the CPU; `place` moves it."""
 
     def __init__(self, spec: LaneSpec, config: ModelConfig) -> None:
         super().__init__()
+        self.config = config
         nodes = observation_nodes(spec.observation)
-        self.torso = build_torso(nodes, config)
+        self.normaliser = ObsNormaliser(nodes, config.clip_obs) if config.normalize_obs else None
+        self.rewards = RewardScaler(config.num_envs, config.gamma) if config.normalize_reward else None
+        self.torso = build_torso(spec, config)
         policy_features, value_features = self.torso.num_features
-        self.head: Head = CategoricalHead(spec.action.nodes[0], policy_features)
+        self.gru = None
+        if config.gru_size:
+            if policy_features != value_features:
+                raise ConfigError("a network with a GRU behind it gives one set of features, not a pair")
+            self.gru = GRU(policy_features, config.gru_size)
+            policy_features = value_features = config.gru_size
+        self.head = build_head(spec, policy_features, config)
         self.value_out = linear(value_features, 1, 1.0)
+        self._bf16: torch.dtype | None = None
 
     def initial_carry(self, n: int) -> list[Tensor]:
         """Per carry leaf [n, *shape], zeros; [] for a feed-forward network."""
-        return []
+        if self.gru is None:
+            return []
+        return [torch.zeros(n, self.gru.size, device=self.value_out.weight.device)]
 
     def step(self, obs: Sequence[Tensor], first: Tensor, carry: Sequence[Tensor]) -> Outputs:
         """One row of each slot. `obs`: per leaf [N, *shape], wire dtypes; `first`: b1 [N]; `carry`: before the row."""
-        policy, value = self.torso(obs)
-        return Outputs(self.head.project(policy), self._value(value), [])
+        policy, value = self._features(obs)
+        after: list[Tensor] = []
+        if self.gru is not None:
+            policy = value = self.gru.step(policy, first, carry[0])
+            after = [policy]
+        return Outputs(self.head.project(policy), self._value(value), after)
 
     def sequence(self, obs: Sequence[Tensor], first: Tensor, carry: Sequence[Tensor]) -> Outputs:
         """`obs`: per leaf [T, N, *shape]; `first`: b1 [T, N]; `carry`: per leaf [N, *shape], before row 0."""
         steps, rows = first.shape
-        policy, value = self.torso([leaf.flatten(0, 1) for leaf in obs])
-        params = self.head.project(policy)
-        return Outputs(params.view(steps, rows, -1), self._value(value).view(steps, rows), [])
+        policy, value = self._features([leaf.flatten(0, 1) for leaf in obs])
+        after: list[Tensor] = []
+        if self.gru is not None:
+            after = [self.gru.sequence(policy.view(steps, rows, -1), first, carry[0])]
+            policy = value = after[0].flatten(0, 1)
+        params, values = self.head.project(policy), self._value(value)
+        return Outputs(params.view(steps, rows, -1), values.view(steps, rows), after)
+
+    def _features(self, obs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Leaves [N, *shape] -> float32 features for policy and value [N, F]."""
+        if self.normaliser is not None:
+            obs = self.normaliser(obs)
+        if not self.config.bf16:
+            features: tuple[Tensor, Tensor] = self.torso(obs)
+            return features
+        with torch.autocast(self.value_out.weight.device.type, torch.bfloat16):
+            policy, value = self.torso(obs)
+        return policy.float(), value.float()
 
     def _value(self, features: Tensor) -> Tensor:
         return F.linear(features, self.value_out.weight, self.value_out.bias).squeeze(-1)

@@ -30,8 +30,6 @@ class ModelConfig:
     normalize_obs: bool = False
     clip_obs: float = 10.0
     normalize_reward: bool = False
-    clip_reward: float = 0.0  # 0: not
-    sign_reward: bool = False
     gamma: float = 0.99
     num_envs: int = 0  # fleet slots whose discounted returns are kept, with normalize_reward
     bf16: bool = False
@@ -52,8 +50,6 @@ class ModelConfig:
             normalize_obs=config.normalize_obs,
             clip_obs=config.clip_obs,
             normalize_reward=config.normalize_reward,
-            clip_reward=config.clip_reward,
-            sign_reward=config.sign_reward,
             gamma=config.gamma,
             num_envs=config.num_envs,
             bf16=config.bf16,

@@ -1,35 +1,42 @@
 """`TorchPolicy`: acts for lanes with a copy of the model of its own, which follows a mailbox.
 
 Invariants: the acting copy's tensors are written into and never replaced
-(test_the_acting_copy_keeps_its_memory); one forward is of one version, which it is stamped with
+(test_the_acting_copy_keeps_its_memory); a forward is of one version, which it is stamped with
 (test_a_new_version_is_taken_between_forwards); what a row draws follows from the seed and its key alone
-(test_rows_draw_the_same_in_any_batch).
+(test_rows_draw_the_same_in_any_batch); acting changes no statistics (test_acting_changes_nothing_in_the_model).
 """
 
 from __future__ import annotations
 
 import copy
-import warnings
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from asyncrl.keyed_noise import uniform
+from asyncrl.keyed_noise import STEP_BITS, uniform
+from asyncrl.learner.machine import check_bf16, use_threads
 from asyncrl.learner.model import ActorCritic
 from asyncrl.learner.publishing import Published, tensors_of
+from asyncrl.learner.staging import Staging
 from asyncrl.params import ParamMailbox
 from asyncrl.policy import Acted
 from asyncrl.wire.tensors import Array
 
-# What arrives from the wire is read-only, and torch warns of that once in a process. Nothing here writes into it.
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    torch.from_numpy(np.frombuffer(b"\0", np.uint8))
+_STEPS: Final = np.uint64((1 << STEP_BITS) - 1)  # the bits of a key that count steps
+_OWN_KEYS: Final = 1 << 63  # where those begin that nobody gave
 
 
 class TorchPolicy:
-    """Implements `asyncrl.policy.Policy`. `act` is for one thread at a time."""
+    """Implements `asyncrl.policy.Policy`. `act` is for one thread at a time.
+
+    `seed`: of the run, for what is drawn. `deterministic`: the mode is taken instead. `threads`: what torch computes
+    with on the CPU, for the thread that acts; 0 leaves it as it is.
+    """
 
     def __init__(
         self,
@@ -37,43 +44,50 @@ class TorchPolicy:
         seed: int,
         box: ParamMailbox[Published] | None = None,
         *,
+        device: torch.device | str | None = None,
         deterministic: bool = False,
         version: int = 0,
+        threads: int = 0,
     ) -> None:
-        self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._device = model.value_out.weight.device if device is None else torch.device(device)
+        if model.config.bf16:
+            check_bf16(self._device)
+        self._model = copy.deepcopy(model).to(self._device).eval().requires_grad_(False)
+        self._step = torch.compile(self._model.step) if model.config.compile else self._model.step
+        self._head = self._model.head
         self._tensors = tensors_of(self._model)
         self._seed = seed
         self._box = box
         self._deterministic = deterministic
+        self._staging = Staging(self._device)
+        self._stream = torch.Stream(self._device) if self._device.type == "cuda" else None
+        self._threads = threads
+        self._thread_id = 0
+        self._num_own_keys = 0
+        self._noise_keys: Array | None = None
+        self._noise: Tensor | None = None
         self.version = version
 
     def act(
         self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array | None
     ) -> Acted:
-        with torch.inference_mode():
+        if self._thread_id != threading.get_ident():
+            self._thread_id = threading.get_ident()
+            use_threads(self._threads)
+        with torch.inference_mode(), self._on_stream():
             self._refresh()
-            model, head = self._model, self._model.head
-            out = model.step(
-                [torch.from_numpy(leaf) for leaf in obs],
-                torch.from_numpy(first),
-                [torch.from_numpy(leaf) for leaf in carry],
-            )
-            allowed = None if mask is None else torch.from_numpy(mask)
-            noise = None
-            if not self._deterministic:
-                assert keys is not None
-                noise = torch.from_numpy(uniform(self._seed, keys, head.num_noise))
-            action, log_prob = head.draw(out.params, allowed, noise)
-            stored = head.stored([leaf.numpy() for leaf in action])
-            sent = head.env_action(stored)
-            return Acted(
-                stored,
-                log_prob.numpy(),
-                out.value.numpy(),
-                self.version,
-                [leaf.numpy() for leaf in out.carry],
-                () if all(a is b for a, b in zip(stored, sent, strict=True)) else sent,
-            )
+            upload = self._staging.upload
+            started, *allowed = upload("rows", [first] if mask is None else [first, mask])
+            out = self._step(upload("obs", obs), started, upload("carry", carry))
+            noise = None if self._deterministic else self._noise_of(keys, len(first))
+            action, log_prob = self._head.draw(out.params, allowed[0] if allowed else None, noise)
+            down = self._staging.download([log_prob, out.value, *action, *out.carry])
+        stored = self._head.stored(down[2 : 2 + len(action)])
+        sent = self._head.env_action(stored)
+        return Acted(stored, down[0], down[1], self.version, down[2 + len(action) :], sent)
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else self._stream
 
     def _refresh(self) -> None:
         box = self._box
@@ -83,3 +97,17 @@ class TorchPolicy:
             if parcel is not None:
                 parcel.payload.copy_to(self._tensors)
                 self.version = parcel.version
+
+    def _noise_of(self, keys: Array | None, rows: int) -> Tensor:
+        """[N, num_noise] in (0, 1), the same tensor as before for the same keys."""
+        if keys is None:
+            keys = np.arange(self._num_own_keys, self._num_own_keys + rows, dtype=np.uint64) + np.uint64(_OWN_KEYS)
+            self._num_own_keys += rows
+        period = self._head.noise_period
+        if period > 1:
+            keys = keys - (keys & _STEPS) % np.uint64(period)
+            if self._noise is not None and np.array_equal(keys, self._noise_keys):  # type: ignore[arg-type]
+                return self._noise
+        self._noise_keys = keys
+        (self._noise,) = self._staging.upload("noise", [uniform(self._seed, keys, self._head.num_noise)])
+        return self._noise

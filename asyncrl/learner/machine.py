@@ -1,0 +1,83 @@
+"""What the machine offers a model: device, bfloat16, and how many threads each side computes with, and why.
+
+Threads of torch are chosen per thread of the program (test_thread_counts_belong_to_a_thread). A small network is slower
+with two threads than with one: handing out the work costs more than the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from asyncrl.errors import ConfigError
+from asyncrl.learner.model import ActorCritic
+
+SMALL_FLOPS: Final = 1e6  # of one row's forward; a dense network of two layers of 256 stays below
+
+
+class Threads(NamedTuple):
+    """Threads that torch computes with on either side; `why` is for the run to print."""
+
+    learner: int
+    acting: int
+    why: str
+
+
+def choose_device(wish: str) -> torch.device:
+    """`auto`: CUDA where there is one. ConfigError if the device is not there."""
+    if wish == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wish)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {wish!r} cannot be used: {str(error).splitlines()[0]}; pass auto or cpu") from error
+    return device
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the hardware computes in bfloat16; software that imitates it is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def check_bf16(device: torch.device) -> None:
+    if not has_bf16(device):
+        raise ConfigError(f"bf16 is asked for, and this {device.type} does not compute in it: leave it out")
+
+
+def flops_per_row(model: ActorCritic, obs: Sequence[Tensor]) -> float:
+    """Of the forward of one row; `obs`: per leaf [1, *shape]."""
+    device = model.value_out.weight.device
+    first = torch.zeros(1, dtype=torch.bool, device=device)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        model.step([leaf.to(device) for leaf in obs], first, model.initial_carry(1))
+    return float(counter.get_total_flops())
+
+
+def choose_threads(device: torch.device, cores: int, flops: float, *, overlapping: bool) -> Threads:
+    """`cores`: that are ours; `flops`: of one row; `overlapping`: acting goes on while learning does."""
+    if device.type != "cpu":
+        return Threads(1, 1, f"1 thread each: the network is computed on {device}")
+    size = f"{flops / 1e6:.3g} MFLOP a row"
+    if cores == 1:
+        return Threads(1, 1, "1 thread each: there is one core")
+    if flops < SMALL_FLOPS:
+        return Threads(1, 1, f"1 thread each: a network of {size} is too small to share out")
+    if not overlapping:
+        return Threads(cores, cores, f"{cores} threads each: {size}, and acting and learning take turns")
+    acting = max(1, cores // 3)  # learning is forward and backward over every row, several times
+    learner = cores - acting
+    return Threads(learner, acting, f"{learner} for learning beside {acting} for acting: {size}, both at once")
+
+
+def use_threads(count: int) -> None:
+    """Torch computes with `count` threads for whoever calls; 0 changes nothing."""
+    if count:
+        torch.get_num_threads()  # the first question of a thread sets it to the latest count of any thread
+        torch.set_num_threads(count)
