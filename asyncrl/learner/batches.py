@@ -55,10 +55,10 @@ class Batch:
     def num_slots(self) -> int:
         return len(self.fleet_slots)
 
-    @property
-    def valid_rows(self) -> Array:
-        """i8 [R]: t * N + n, ascending."""
-        return np.flatnonzero(self.valid)
+    def acts(self, rows: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Action leaves [M, *shape] and mask [M, size] of the rows t * N + n."""
+        mask = None if self.mask is None else self.mask.flatten(0, 1).index_select(0, rows)
+        return [leaf.flatten(0, 1).index_select(0, rows) for leaf in self.action], mask
 
 
 class Stage:

@@ -1,7 +1,7 @@
 """`FlatAdam`: all parameters of a model as one vector: a step is a handful of operations, however many there are.
 
-The parameters become views into the vector; whoever writes into them in place (`load_state_dict`, an update) writes
-into it. One copy of the vector is a copy of the model's parameters.
+The parameters become views into the vector, in the memory format that they had; whoever writes into them in place
+(`load_state_dict`, an update) writes into it. One copy of the vector is a copy of the model's parameters.
 
 Invariants: a step equals that of `torch.optim.Adam` after `clip_grad_norm_` (test_a_step_is_that_of_torch_adam); the
 epsilon is the one asked for (test_adam_epsilon).
@@ -22,11 +22,13 @@ class FlatAdam:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
         self.parameters: list[nn.Parameter] = [p for _, p in named]
-        self.flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
+        self._orders = [_order(p) for p in self.parameters]
+        self.flat = nn.Parameter(self._vector([p.detach() for p in self.parameters]))
         start = 0
-        for p in self.parameters:
-            p.data = self.flat.data[start : start + p.numel()].view_as(p)
+        for p, order in zip(self.parameters, self._orders, strict=True):
+            part = self.flat.data[start : start + p.numel()]
             start += p.numel()
+            p.data = part.view_as(p) if order is None else part.view_as(p.permute(order)).permute(0, 3, 1, 2)
         self._adam = torch.optim.Adam([self.flat], lr=learning_rate, eps=eps, fused=True)
 
     @property
@@ -36,8 +38,9 @@ class FlatAdam:
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d parameters, as one vector; 0 for parameters that the loss does not know."""
         found: Sequence[Tensor | None] = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        parts = zip(found, self.parameters, strict=True)
-        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in parts])
+        return self._vector(
+            [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
+        )
 
     def step(self, gradient: Tensor, norm: float, learning_rate: float, max_norm: float) -> None:
         """One step along `gradient`, of finite `norm`; it is scaled in place down to `max_norm`, if that is not 0."""
@@ -61,6 +64,17 @@ class FlatAdam:
             raise ValueError("this optimiser state belongs to another model")
         self._adam.state[self.flat] = {name: state[name].to(self.flat.device, copy=True) for name in self._zeros()}
 
+    def _vector(self, tensors: Sequence[Tensor]) -> Tensor:
+        """One tensor per parameter, each in the order in which its parameter lies in memory."""
+        ordered = zip(tensors, self._orders, strict=True)
+        return torch.cat([(t if order is None else t.permute(order)).reshape(-1) for t, order in ordered])
+
     def _zeros(self) -> dict[str, Tensor]:
         flat = torch.zeros_like(self.flat.data)
         return {"step": torch.zeros((), device=flat.device), "exp_avg": flat, "exp_avg_sq": flat.clone()}
+
+
+def _order(p: Tensor) -> tuple[int, ...] | None:
+    """The axes of a weight in channels-last memory, outermost first; None for any other tensor."""
+    is_last = p.dim() == 4 and not p.is_contiguous() and p.is_contiguous(memory_format=torch.channels_last)
+    return (0, 2, 3, 1) if is_last else None

@@ -2,9 +2,8 @@
 
 What the surrogate and the value clip compare with is what the forward that acted said: log μ(a) and V of the unroll,
 never recomputed (test_a_weight_update_between_acting_and_learning_shows). Advantages of data of the newest version are
-GAE of those values. With `correction`, for older data, targets are V-trace under the weights at the start of each
-epoch: their values and min(1, π/μ). The surrogate then takes the errors r + γ q' - V without V-trace's own weight on
-them, as its ratio to μ, clipped around μ, is that weight already.
+GAE of those values. With `correction`, for older data, they are V-trace's, found anew before each epoch, and the
+surrogate is clipped around μ all the same.
 
 Invariants: an update equals a plain one in the same order (test_an_update_equals_a_plain_one); A2C has the gradient of
 A2C (test_a2c_is_one_epoch_without_a_clip); a loss or gradient that is not finite changes no weight
@@ -35,9 +34,10 @@ from asyncrl.learner.losses import (
 )
 from asyncrl.learner.minibatches import Part, Split, split_of
 from asyncrl.learner.model import ActorCritic
-from asyncrl.learner.returns import Segment, check_fragments, gae, next_values, vtrace
+from asyncrl.learner.returns import check_fragments
 from asyncrl.learner.rewards import train_reward
 from asyncrl.learner.schedules import annealed
+from asyncrl.learner.targets import TARGET, TargetRule, columns_of
 from asyncrl.records import Array, Unroll
 
 
@@ -71,7 +71,8 @@ class PPO:
         self._stage = Stage(torch.device(device))
         self._optimiser = FlatAdam(self.model, config.learning_rate, config.adam_eps)
         self._rng = np.random.default_rng(config.seed)
-        self._corrects = config.correction == "vtrace" or (config.correction == "auto" and config.mode != "sync")
+        corrects = config.correction == "vtrace" or (config.correction == "auto" and config.mode != "sync")
+        self._rule = TargetRule(config.gamma, config.gae_lambda, corrects)
         self._minibatch = torch.compile(self._losses) if config.compile else self._losses
 
     # ------------------------------------------------------------------------------------------------ an update
@@ -86,16 +87,26 @@ class PPO:
         if not batch.valid.any():
             return record.metrics(0.0)
         split = split_of(batch, config.num_minibatches)
-        reward = train_reward(batch.reward, config)
-        columns = self._columns(batch, split, reward)
-        explained = explained_variance(batch.value[batch.valid], columns[3].cpu().numpy()[batch.valid.reshape(-1)])
+        reward = self._reward(batch)
+        columns = columns_of(self.model, batch, split, reward, self._rule)
+        explained = explained_variance(batch.value[batch.valid], columns[TARGET].cpu().numpy()[batch.valid.reshape(-1)])
         for epoch in range(config.update_epochs):
-            if epoch and self._corrects:
-                columns = self._columns(batch, split, reward)
+            if epoch and self._rule.corrects:
+                columns = columns_of(self.model, batch, split, reward, self._rule)
             self._epoch(batch, split, columns, record)
             if config.target_kl is not None and record.last_kl() > config.target_kl:
                 break
+        if self.model.normaliser is not None:
+            # Only now: the log-probabilities of this round were found with the statistics of before.
+            self.model.normaliser.update(batch.obs, torch.from_numpy(batch.valid).to(batch.first.device))
         return record.metrics(explained)
+
+    def _reward(self, batch: Batch) -> Array:
+        """f8 [T, N]: what to train on."""
+        scaler = self.model.rewards
+        if scaler is not None:
+            scaler.update(batch.reward, batch.ended, batch.valid, batch.fleet_slots)
+        return train_reward(batch.reward, self.config, 1.0 if scaler is None else scaler.divisor)
 
     def _clip(self, progress: float) -> float:
         clip = self.config.clip_coef
@@ -103,12 +114,8 @@ class PPO:
 
     def _epoch(self, batch: Batch, split: Split, columns: Tensor, record: _Record) -> None:
         record.begin_epoch()
-        action = [leaf.flatten(0, 1) for leaf in batch.action]
-        mask = None if batch.mask is None else batch.mask.flatten(0, 1)
         for part in split.parts(self._rng):
-            chosen = [leaf.index_select(0, part.rows) for leaf in action]
-            allowed = None if mask is None else mask.index_select(0, part.rows)
-            losses = self._minibatch(split, part, columns.index_select(1, part.rows), (chosen, allowed), record.clip)
+            losses = self._minibatch(batch, split, part, columns, record.clip)
             gradient = self._optimiser.gradient(losses.total)
             norm, total = torch.stack([torch.linalg.vector_norm(gradient), losses.total.detach()]).tolist()
             if math.isfinite(norm) and math.isfinite(total):
@@ -119,13 +126,12 @@ class PPO:
             else:
                 record.skip()
 
-    def _losses(
-        self, split: Split, part: Part, columns: Tensor, acts: tuple[list[Tensor], Tensor | None], clip: float
-    ) -> Losses:
+    def _losses(self, batch: Batch, split: Split, part: Part, columns: Tensor, clip: float) -> Losses:
         config = self.config
-        log_mu, acted, advantage, target = columns.unbind(0)
+        log_mu, acted, advantage, target = columns.index_select(1, part.rows).unbind(0)
         params, value = split.forward(self.model, part)
-        log_prob, entropy = self.model.head.evaluate(params, acts[1], acts[0])
+        action, mask = batch.acts(part.rows)
+        log_prob, entropy = self.model.head.evaluate(params, mask, action)
         if config.norm_adv:
             advantage = normalised(advantage)
         log_ratio = log_prob - log_mu
@@ -137,47 +143,6 @@ class PPO:
         mean_entropy = entropy.mean()
         total = policy_loss - config.ent_coef * mean_entropy + config.vf_coef * value_loss
         return Losses(total, policy_loss, value_loss, mean_entropy, log_ratio)
-
-    # -------------------------------------------------------------------------------------------------- targets
-
-    @torch.no_grad()
-    def _columns(self, batch: Batch, split: Split, reward: Array) -> Tensor:
-        """f4 [4, T * N]: log μ, V of acting, advantage, value target."""
-        config, carry = self.config, self._carry_after(batch)
-        after = self.model.step(batch.after, batch.after_first, carry).value.float().cpu().numpy()
-        log_prob, value = self._evaluated(batch, split) if self._corrects else (batch.log_prob, batch.value)
-        n = batch.num_slots
-        following = next_values(value, after[:n], after[n:], batch.end_rows, batch.terminated)
-        segment = Segment(reward, value, batch.valid, batch.ended, following)
-        if self._corrects:
-            found = vtrace(segment, np.exp(log_prob - batch.log_prob), config.gamma, config.gae_lambda)
-            advantage, target = found.errors, found.targets
-        else:
-            advantage = gae(segment, config.gamma, config.gae_lambda)
-            target = advantage + value
-        columns = np.stack([batch.log_prob, batch.value, advantage, target]).reshape(4, -1)
-        return torch.from_numpy(columns).to(batch.first.device)
-
-    def _carry_after(self, batch: Batch) -> list[Tensor]:
-        """Per carry leaf [N + E, *shape]: what the model carries to the observations of `batch.after`."""
-        if not batch.carry:
-            return []
-        out = self.model.sequence(batch.obs, batch.first, batch.carry)
-        t, n = torch.from_numpy(batch.end_rows).to(batch.first.device).unbind(1)
-        return [torch.cat([leaf[-1], leaf[t, n]]) for leaf in out.carry]
-
-    def _evaluated(self, batch: Batch, split: Split) -> tuple[Array, Array]:
-        """ln π(a) and V of every valid row under the weights of now, f4 [T, N] each; 0 elsewhere."""
-        found = torch.zeros(2, batch.valid.size, device=batch.first.device)
-        mask = None if batch.mask is None else batch.mask.flatten(0, 1)
-        for part in split.parts(None):
-            params, value = split.forward(self.model, part)
-            action = [leaf.flatten(0, 1).index_select(0, part.rows) for leaf in batch.action]
-            allowed = None if mask is None else mask.index_select(0, part.rows)
-            found[0, part.rows] = self.model.head.log_prob(params, allowed, action).float()
-            found[1, part.rows] = value.float()
-        log_prob, values = found.cpu().numpy().reshape(2, *batch.valid.shape)
-        return log_prob, values
 
     # ---------------------------------------------------------------------------------------------------- state
 

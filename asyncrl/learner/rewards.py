@@ -13,8 +13,8 @@ from asyncrl.records import Array
 
 
 def train_reward(raw: Array, config: PPOConfig, divisor: float = 1.0) -> Array:
-    """f8 [T, N] for `raw` f8 [T, N]; `divisor` is the running deviation of returns, if rewards are normalised."""
-    reward = raw / divisor if config.normalize_reward else raw
+    """f8 [T, N] for `raw` f8 [T, N]; `divisor` is the running deviation of returns, where rewards are normalised."""
+    reward = raw / divisor
     if config.sign_reward:
         return np.sign(reward)
     if config.clip_reward > 0.0:
