@@ -36,10 +36,11 @@ async def more_in_flight_than_allowed_is_refused(bench: Bench) -> None:
     async with bench.lane() as probe:
         await probe.reset(seeds=SEEDS)
         body = pb.Step(action=[leaf.tobytes() for leaf in bench.actions(probe.lane_spec, 1)[0]]).SerializeToString()
-        for _ in range(2 * probe.opened.max_in_flight + 1):
+        # Nothing follows the one too many: gRPC forgets an ERROR not read yet where the stream ends under a write.
+        for _ in range(probe.opened.max_in_flight + 1):
             await probe.send(pb.STEP, body)  # `ack` stands still: nothing is received meanwhile
         ended = await probe.end()
-        bench.note(f"{2 * probe.opened.max_in_flight + 1} at once: {ended[:200]}")
+        bench.note(f"{probe.opened.max_in_flight + 1} at once: {ended[:200]}")
         expect("FLOW_VIOLATION" in ended, f"FLOW_VIOLATION was due; the stream ended with: {ended[:200]}")
     await bench.wait_until_served()
 
