@@ -1,0 +1,82 @@
+"""Choices that depend on the machine, on machines that are made up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from asyncrl.errors import ConfigError
+from asyncrl.learner.machine import check_bf16, choose_device, choose_threads, flops_per_row, has_bf16, use_threads
+from asyncrl.learner.model import build_model
+from asyncrl.learner.model_config import ModelConfig
+from tests.unit.learner.spaces_served import FRAMES, VECTOR, rows_of, served, tensors
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "flops", "overlapping", "expected"),
+    [
+        ("cpu", 8, 2e4, True, (1, 1)),
+        ("cpu", 8, 2e7, False, (8, 8)),
+        ("cpu", 8, 2e7, True, (6, 2)),
+        ("cpu", 2, 2e7, True, (1, 1)),
+        ("cpu", 1, 2e7, False, (1, 1)),
+        ("cuda", 64, 2e7, True, (1, 1)),
+    ],
+)
+def test_thread_counts_fit_the_machine(
+    device: str, cores: int, flops: float, overlapping: bool, expected: tuple[int, int]
+) -> None:
+    """Small networks get one thread, large ones share the cores, and the reason is in words."""
+    found = choose_threads(torch.device(device), cores, flops, overlapping=overlapping)
+    assert found[:2] == expected
+    assert found.why
+    assert overlapping is False or found.learner + found.acting <= max(cores, 2)
+
+
+def test_work_is_counted_per_row() -> None:
+    """A row of a dense network is two operations per weight; convolutions are far more work."""
+    model = build_model(served(VECTOR, spaces.Discrete(2)), ModelConfig(), seed=1)
+    weights = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    assert flops_per_row(model, tensors(rows_of(VECTOR, 1))) == 2 * weights
+    frames = build_model(served(FRAMES, spaces.Discrete(2)), ModelConfig(), seed=1)
+    convolutions = 20 * 20 * 32 * 256 + 9 * 9 * 64 * 512 + 7 * 7 * 64 * 576
+    assert flops_per_row(frames, tensors(rows_of(FRAMES, 1))) == 2 * (convolutions + 3136 * 512 + 512 * 3)
+
+
+def test_thread_counts_belong_to_a_thread() -> None:
+    """What one thread sets for itself does not reach another that has set its own."""
+    before = torch.get_num_threads()
+    use_threads(2)
+    seen: list[int] = []
+
+    def other() -> None:
+        use_threads(1)
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    use_threads(0)
+    assert [*seen, torch.get_num_threads()] == [1, 2]
+    use_threads(before)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    """`auto` always finds one; what is misspelt or absent is a configuration error."""
+    assert choose_device("auto").type in ("cpu", "cuda")
+    assert choose_device("cpu") == CPU
+    for wish in ("gpu", "cuda:77"):
+        with pytest.raises(ConfigError, match="pass auto or cpu"):
+            choose_device(wish)
+
+
+def test_bf16_is_refused_where_it_would_be_imitated() -> None:
+    """Only hardware that computes in it is used for it."""
+    assert not has_bf16(torch.device("meta"))
+    with pytest.raises(ConfigError, match="leave it out"):
+        check_bf16(torch.device("meta"))
