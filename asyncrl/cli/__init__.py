@@ -19,6 +19,8 @@ from asyncrl.errors import AsyncRLError, ConfigError
 # name -> (module, what it does); each module has `run(arguments) -> exit status`
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("asyncrl.cli.train", "collect from environments, here or on env servers"),
+    "runs": ("asyncrl.cli.runs", "list runs: how far, what they return, whether they live"),
+    "plot": ("asyncrl.cli.plot", "draw the curves of runs"),
     "check-server": ("asyncrl.cli.check_server", "try on an env server what the protocol demands of it"),
     "top": ("asyncrl.cli.top", "watch env servers: capacity, use, round-trip time"),
 }

@@ -58,7 +58,7 @@ def test_mistakes_name_the_nearest(arguments: list[str], meant: str, capsys: pyt
     assert said.startswith("asyncrl: ")
 
 
-@pytest.mark.parametrize("command", [*cli.COMMANDS])
+@pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name not in ("runs", "plot")])
 def test_an_unknown_flag_names_the_nearest(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """tyro's own suggestion reaches the user."""
     with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,116 @@
+"""`plot.png`: return, losses, speed and policy lag of runs over environment steps. Needs matplotlib.
+
+* Without matplotlib the error names what to install (test_without_matplotlib_the_error_names_the_extra).
+* Drawing needs no display, and leaves matplotlib's global state alone (test_drawing_leaves_no_state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from asyncrl.errors import ConfigError
+from asyncrl.run.curves import EVALUATION, RETURN, Curve, RunCurves, merged, read_curves, settings
+from asyncrl.run.run_dir import RunDir
+
+# title -> names, of which those that are there are drawn
+PANELS: Final[dict[str, tuple[str, ...]]] = {
+    "return": (RETURN,),
+    "value loss": ("losses/value_loss", "losses/td_loss", "losses/qf_loss"),
+    "policy loss": ("losses/policy_loss", "losses/actor_loss"),
+    "entropy": ("losses/entropy", "charts/epsilon", "losses/alpha"),
+    "steps per second": ("charts/SPS",),
+    "policy lag, versions": ("async/policy_lag_mean",),
+}
+COLUMNS: Final = 3
+MOST_POINTS: Final = 2000  # of one line: more than there are pixels
+
+
+def plot_runs(runs: Sequence[RunDir], path: Path) -> None:
+    """Writes the picture. Blocks for a second or two. ConfigError: no matplotlib, or nothing to draw."""
+    figure_module, agg = _matplotlib()
+    found = [read_curves(run) for run in runs]
+    if not any(run.curves for run in found):
+        raise ConfigError(f"nothing is recorded yet in {', '.join(str(run.path) for run in runs)}")
+    groups = settings(found)
+    panels = [title for title, names in PANELS.items() if any(name in run.curves for run in found for name in names)]
+    columns = min(COLUMNS, len(panels))
+    num_rows = -(-len(panels) // columns)
+    figure = figure_module.Figure(figsize=(5.2 * columns, 3.4 * num_rows + 0.6), dpi=110, layout="constrained")
+    agg.FigureCanvasAgg(figure)
+    figure.suptitle(_title(groups), fontsize=12, x=0.01, ha="left")
+    for index, title in enumerate(panels):
+        _draw(figure.add_subplot(num_rows, columns, index + 1), title, groups)
+    if len(groups) > 1:
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
+    figure.savefig(path, format="png")
+
+
+def _draw(axes: Any, title: str, groups: Mapping[str, Sequence[RunCurves]]) -> None:
+    for number, (label, runs) in enumerate(groups.items()):
+        for name in PANELS[title]:
+            curves = [run.curves[name] for run in runs if name in run.curves]
+            if curves:
+                _line(axes, merged(curves), f"C{number % 10}", f"{label}, {_seeds(len(curves))}")
+                break
+        if title == "return":
+            for run in runs:
+                points = run.curves.get(EVALUATION)
+                if points is not None:
+                    axes.plot(points.steps, points.values, "o", ms=3, mfc="white", color=f"C{number % 10}")
+    axes.set_title("return, mean of 100 episodes (o: evaluation)" if title == "return" else title, fontsize=10)
+    axes.set_xlabel("environment steps", fontsize=9)
+    axes.xaxis.set_major_formatter(_steps_text)
+    axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(6))
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.25)
+    axes.margins(x=0.02)
+    if title == "steps per second":
+        axes.set_ylim(bottom=0)
+    if title == "policy lag, versions":
+        top = max(axes.get_ylim()[1], 1.0)
+        axes.set_ylim(-0.03 * top, top)  # no lag at all is seen as a line, too
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _line(axes: Any, curve: Curve, color: str, label: str) -> None:
+    every = max(len(curve.steps) // MOST_POINTS, 1)
+    # From the end backwards: the last point is the one that people look for.
+    keep = np.arange(len(curve.steps) - 1, -1, -every)[::-1]
+    axes.plot(curve.steps[keep], curve.values[keep], color=color, lw=1.4, label=label)
+    if curve.low is not None and curve.high is not None:
+        axes.fill_between(curve.steps[keep], curve.low[keep], curve.high[keep], color=color, alpha=0.18, lw=0)
+
+
+def _title(groups: Mapping[str, Sequence[RunCurves]]) -> str:
+    if len(groups) > 1:
+        return "mean, and the range between seeds"
+    ((label, runs),) = groups.items()
+    if len(runs) > 1:
+        return f"{label}, {_seeds(len(runs))}: mean and range"
+    seed = runs[0].config.get("seed")
+    return label if seed is None else f"{label}, seed {seed}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count != 1 else "1 seed"
+
+
+def _steps_text(value: float, _: object = None) -> str:
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    try:
+        return import_module("matplotlib.figure"), import_module("matplotlib.backends.backend_agg")
+    except ImportError:
+        raise ConfigError("plots need matplotlib: pip install 'asyncrl[plot]'") from None
