@@ -40,11 +40,11 @@ DUMP_S: Final = 0.3
 
 @dataclass(frozen=True)
 class RelayLimits:
-    """Windows and deadlines of one lane, in seconds."""
+    """Windows and deadlines of one lane, in seconds. The owner's quotas say the first three."""
 
-    max_in_flight: int = 4
-    lease_s: float = 10.0
-    resume_window_s: float = 30.0
+    max_in_flight: int
+    lease_s: float
+    resume_window_s: float
     max_deadline_s: float = 600.0
     deadlines_s: dict[int, float] = field(
         default_factory=lambda: {pb.OPEN: 120.0, pb.RESET: 60.0, pb.STEP: 30.0, pb.RENDER: 30.0}

@@ -142,6 +142,17 @@ async def test_slots_are_reserved_and_come_back() -> None:
         assert opened.kind == pb.OPENED
 
 
+@pytest.mark.parametrize("resumable", [True, False])
+async def test_opened_says_what_the_quotas_are(resumable: bool) -> None:
+    """How many requests may be in flight, and how long silence and a broken stream are borne."""
+    quotas = Quotas(max_in_flight=7, lease_s=3.0, resume_window_s=5.0)
+    async with rig(quotas=quotas) as made:
+        _, message = await made.open(resumable=resumable)
+        opened = pb.Opened.FromString(message.body)
+        assert (opened.max_in_flight, opened.lease_ms) == (7, 3000)
+        assert opened.resume_window_ms == (5000 if resumable else 0)
+
+
 async def test_a_newer_epoch_takes_the_lanes_of_the_run() -> None:
     """The zombie's stream gets FENCED, its process goes, and it cannot come back; other runs are not touched."""
     async with rig() as made:

@@ -25,9 +25,8 @@ class Rig:
         self.backend = MemoryBackend()
         self.closed: list[str] = []
         identity = LaneIdentity("run", 3, "", "toy", (0,), resumable)
-        self.relay = Relay(
-            self.backend, identity, RelayLimits(**limits), "boot", lambda _, why: self.closed.append(why)
-        )
+        known = RelayLimits(**{"max_in_flight": 4, "lease_s": 10.0, "resume_window_s": 30.0, **limits})
+        self.relay = Relay(self.backend, identity, known, "boot", lambda _, why: self.closed.append(why))
         self.client = MemoryClient()
         self.carriers: list[asyncio.Task[None]] = []
 
