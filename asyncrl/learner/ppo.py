@@ -69,7 +69,7 @@ class PPO:
         self.model = model.to(device)
         self.config = config
         self._stage = Stage(torch.device(device))
-        self._optimiser = FlatAdam(self.model, config.learning_rate, config.adam_eps)
+        self.optimiser = FlatAdam(self.model, config.learning_rate, config.adam_eps)
         self._rng = np.random.default_rng(config.seed)
         corrects = config.correction == "vtrace" or (config.correction == "auto" and config.mode != "sync")
         self._rule = TargetRule(config.gamma, config.gae_lambda, corrects)
@@ -116,10 +116,10 @@ class PPO:
         record.begin_epoch()
         for part in split.parts(self._rng):
             losses = self._minibatch(batch, split, part, columns, record.clip)
-            gradient = self._optimiser.gradient(losses.total)
+            gradient = self.optimiser.gradient(losses.total)
             norm, total = torch.stack([torch.linalg.vector_norm(gradient), losses.total.detach()]).tolist()
             if math.isfinite(norm) and math.isfinite(total):
-                self._optimiser.step(gradient, norm, record.learning_rate, self.config.max_grad_norm)
+                self.optimiser.step(gradient, norm, record.learning_rate, self.config.max_grad_norm)
                 record.add(losses, norm)
             elif self.config.nonfinite == "raise":
                 raise NonFiniteUpdate(f"the loss is {total}, its gradient has norm {norm}")
@@ -149,13 +149,13 @@ class PPO:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Copies on the host of everything that an update reads or writes, and the rest as JSON."""
         tensors = {f"model/{name}": t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
-        tensors |= {f"optimiser/{name}": tensor for name, tensor in self._optimiser.state().items()}
-        return tensors, {"parameters": self._optimiser.names, "shuffle": self._rng.bit_generator.state}
+        tensors |= {f"optimiser/{name}": tensor for name, tensor in self.optimiser.state().items()}
+        return tensors, {"parameters": self.optimiser.names, "shuffle": self._rng.bit_generator.state}
 
     def load(self, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         """What `state` gave. Raises ValueError or RuntimeError if it is another model's."""
         self.model.load_state_dict(_under("model/", tensors))
-        self._optimiser.load(_under("optimiser/", tensors), rest["parameters"])
+        self.optimiser.load(_under("optimiser/", tensors), rest["parameters"])
         self._rng.bit_generator.state = rest["shuffle"]
 
 
@@ -164,9 +164,10 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def explained_variance(value: Array, target: Array) -> float:
-    """1 - Var(target - value) / Var(target) of [M] rows; NaN where the targets do not vary."""
-    variance = float(np.var(target))
-    return math.nan if variance == 0.0 else 1.0 - float(np.var(target - value)) / variance
+    """1 - Var(target - value) / Var(target) of [M] rows; NaN where the targets do not vary, or are not finite."""
+    with np.errstate(invalid="ignore"):
+        variance = float(np.var(target))
+        return math.nan if variance == 0.0 else 1.0 - float(np.var(target - value)) / variance
 
 
 class _Record:

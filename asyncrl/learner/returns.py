@@ -8,8 +8,10 @@ advantages are 0.
 NumPy on the host, also where the network is elsewhere: T short vector operations cost less there than T launches.
 
 Invariants: equal to a plain loop over each fragment of an episode, for any ends and any void rows
-(test_gae_is_the_loop_over_each_fragment, test_vtrace_is_the_loop_over_each_fragment); nothing crosses an end, not even
-a value (test_nothing_crosses_an_end); a row that no episode can have is refused (test_an_open_row_before_a_void_one).
+(test_gae_is_the_loop_over_each_fragment, test_vtrace_is_the_loop_over_each_fragment); nothing crosses an end, neither
+a value nor a reward that is not finite (test_nothing_crosses_an_end,
+test_an_infinite_reward_stays_in_its_episode); a row that no episode can have is refused
+(test_an_open_row_before_a_void_one).
 """
 
 from __future__ import annotations
@@ -64,27 +66,34 @@ def check_fragments(valid: Array, ended: Array) -> None:
         raise LocalProtocolError(f"row {t} of slot {n} is neither an end nor followed by a transition: mark it as cut")
 
 
-def _carried(segment: Segment, factor: float) -> Array:
-    """f [T, N]: `factor` where a trace goes on to the next row."""
-    carried = np.where(segment.valid & ~segment.ended, segment.value.dtype.type(factor), 0)
-    carried[-1] = 0.0
-    return carried
+def _accumulate(terms: Array, weight: Array, carries: Array) -> Array:
+    """Turns terms [T, N] in place into x[t] = terms[t] + weight[t] * x[t + 1], the latter where `carries` b1 [T, N].
 
-
-def _accumulate(terms: Array, weight: Array) -> Array:
-    """Turns terms [T, N] in place into x[t] = terms[t] + weight[t] * x[t + 1]."""
+    Where it does not carry nothing is multiplied: 0 times an infinite reward of the next episode would be NaN.
+    """
     scratch = np.empty_like(terms[0])
     for t in range(len(terms) - 2, -1, -1):
         np.multiply(weight[t], terms[t + 1], out=scratch)
-        np.add(terms[t], scratch, out=terms[t])
+        np.add(terms[t], scratch, out=terms[t], where=carries[t])
     return terms
+
+
+def _silent() -> np.errstate:
+    """A reward that is not finite is for the update to find, not for a warning."""
+    return np.errstate(invalid="ignore", over="ignore")
+
+
+def _errors(segment: Segment, gamma: float) -> Array:
+    """f [T, N]: r + γ V' - V, of the dtype of the values; 0 in void rows."""
+    error = segment.reward + gamma * segment.next_value - segment.value
+    return np.where(segment.valid, error, 0).astype(segment.value.dtype, copy=False)
 
 
 def gae(segment: Segment, gamma: float, gae_lambda: float) -> Array:
     """f [T, N]: generalised advantages, of the dtype of the values. Value targets are these plus the values."""
-    delta = segment.reward + gamma * segment.next_value - segment.value
-    delta = np.where(segment.valid, delta, 0).astype(segment.value.dtype, copy=False)
-    return _accumulate(delta, _carried(segment, gamma * gae_lambda))
+    weight = np.full_like(segment.value, gamma * gae_lambda)
+    with _silent():
+        return _accumulate(_errors(segment, gamma), weight, segment.valid & ~segment.ended)
 
 
 def vtrace(segment: Segment, rho: Array, gamma: float, gae_lambda: float, clip: float = 1.0) -> VTrace:
@@ -94,12 +103,12 @@ def vtrace(segment: Segment, rho: Array, gamma: float, gae_lambda: float, clip: 
     of the same return that the value is trained on, and with ρ = 1 both are those of GAE.
     """
     dtype = segment.value.dtype
+    carries = segment.valid & ~segment.ended
     weight = np.where(segment.valid, np.minimum(rho, clip), 0).astype(dtype, copy=False)
-    delta = segment.reward + gamma * segment.next_value - segment.value
-    delta = np.where(segment.valid, delta, 0).astype(dtype, copy=False)
-    carried = _carried(segment, gamma * gae_lambda)
-    excess = _accumulate(weight * delta, carried * weight)  # vs - V
-    errors = delta
-    errors[:-1] += carried[:-1] * excess[1:]
-    targets = np.where(segment.valid, segment.value + excess, segment.value)
-    return VTrace(targets, errors, weight * errors)
+    decay = dtype.type(gamma * gae_lambda)
+    with _silent():
+        errors = _errors(segment, gamma)
+        excess = _accumulate(weight * errors, decay * weight, carries)  # vs - V
+        np.add(errors[:-1], decay * excess[1:], out=errors[:-1], where=carries[:-1])
+        targets = np.where(segment.valid, segment.value + excess, segment.value)
+        return VTrace(targets, errors, weight * errors)

@@ -290,6 +290,23 @@ def test_nothing_crosses_an_end(seed: int, length: int, slots: int) -> None:
     assert np.abs(returns).max(initial=0.0) < 1e3
 
 
+@pytest.mark.parametrize("reward", [np.inf, np.nan])
+def test_an_infinite_reward_stays_in_its_episode(reward: float) -> None:
+    """Rows of the episodes before and after it have the advantages that they have without it."""
+    ends = flags(1, 3, length=6)
+    value = np.full((6, 1), 0.5)
+    rewards = [np.ones((6, 1)), column(1, 1, 1, reward, 1, 1)]
+    segments = [segment_of(r, value, value, ends, flags(length=6)) for r in rewards]
+    rho = np.full((6, 1), 0.9)
+    for clean, broken in (
+        [gae(segment, GAMMA, LAMBDA) for segment in segments],
+        [vtrace(segment, rho, GAMMA, LAMBDA).errors for segment in segments],
+    ):
+        others = [0, 1, 4, 5]
+        np.testing.assert_array_equal(clean[others], broken[others])
+        assert not np.isfinite(broken[2:4]).any()
+
+
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
 def test_a_bootstrap_is_the_true_last_observation(kind: str) -> None:
     """Row 1 ends with last observation 999 and is followed by a reset to 0: only a truncation sees the 999."""
