@@ -7,7 +7,6 @@ of a dataclass, docstrings, imports, `__repr__`, and named spans of time, whose 
 from __future__ import annotations
 
 import ast
-import copy
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -162,7 +161,8 @@ def _swap(operator: ast.AST) -> ast.AST:
 
 
 def _replace(node: ast.AST, name: str, value: object) -> Callable[[], None]:
-    old = copy.copy(getattr(node, name))
+    # The very object, no copy: changes of what is inside it are made in place, and come after this one.
+    old = getattr(node, name)
     setattr(node, name, value)
     return lambda: setattr(node, name, old)
 

@@ -32,6 +32,19 @@ def test_each_operator_makes_its_mutant() -> None:
         assert expected in afters(source), source
 
 
+def test_what_is_inside_a_change_is_changed_too() -> None:
+    """A condition is taken out as a whole, and then each of its parts has its turn."""
+    assert afters("if a < b and not c:\n    f(x + y)") == {
+        "if False:",
+        "if a < b or not c:",
+        "if a <= b and (not c):",
+        "if a < b and (not not c):",
+        "None",
+        "f(x - y)",
+    }
+    assert afters("def f():\n    return x > 3") == {"return None", "return x >= 3", "return x > 4"}
+
+
 def test_texts_logs_and_spans_are_left_alone() -> None:
     """Nothing hangs on these lines, so a mutant of them would say nothing about the tests."""
     for source in (
