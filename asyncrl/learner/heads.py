@@ -104,12 +104,13 @@ class CategoricalHead(Head):
             point = noise.to(cdf.dtype).unsqueeze(-1) * cdf[..., -1:]
             choice = (cdf < point).sum(-1, keepdim=True)
         chosen = log_p.gather(-1, choice)
-        return [self._named(choice.squeeze(-1))], chosen.sum((-2, -1))
+        return [self._named(choice.squeeze(-1))], _over_places(chosen.squeeze(-1))
 
     def evaluate(self, params: Tensor, mask: Tensor | None, action: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         log_p = self._log_p(params, mask)
         choice = self._index(action[0], params.shape[:-1])
-        return log_p.gather(-1, choice.unsqueeze(-1)).sum((-2, -1)), _entropy(log_p)
+        chosen = log_p.gather(-1, choice.unsqueeze(-1)).squeeze(-1)
+        return _over_places(chosen), _entropy(log_p)
 
     def entropy(self, params: Tensor, mask: Tensor | None) -> Tensor:
         return _entropy(self._log_p(params, mask))
@@ -189,6 +190,11 @@ def _padding(counts: Array) -> Tensor | None:
         columns[place, :count] = np.arange(start, start + int(count))
         start += int(count)
     return torch.from_numpy(columns)
+
+
+def _over_places(x: Tensor) -> Tensor:
+    """[..., D] -> [...]"""
+    return x.squeeze(-1) if x.shape[-1] == 1 else x.sum(-1)
 
 
 def _entropy(log_p: Tensor) -> Tensor:
