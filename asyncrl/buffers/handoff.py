@@ -35,6 +35,7 @@ class Handoff:
             raise LocalProtocolError(f"a hand-off with room for {capacity}")
         self.capacity = capacity  # unrolls
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._changed = threading.Condition()
         self._queue: deque[list[Unroll]] = deque()
         self._held = 0  # unrolls in the queue
@@ -139,6 +140,7 @@ class Handoff:
 
     def _tell_loop(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._wake)
+            on_loop = threading.get_ident() == self._loop_thread
+            (self._loop.call_soon if on_loop else self._loop.call_soon_threadsafe)(self._wake)
         except RuntimeError:  # the loop was closed: nobody is left to tell
             return

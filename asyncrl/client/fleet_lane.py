@@ -156,7 +156,8 @@ class FleetLane:
 
     def _client_in_use(self) -> LaneClient | None:
         # A caller that has not received the loss yet means the environments that are gone.
-        return self.client if self.up and not self._unread_losses else None
+        client = self.client if self.up and not self._unread_losses else None
+        return None if client is None or client.is_over else client
 
     # ------------------------------------------------------------------ what the fleet does with it
 

@@ -89,7 +89,12 @@ class LaneClient:
 
     @property
     def can_request(self) -> bool:
-        return not self._leaving and self._error is None and self._protocol.can_request
+        return not self.is_over and self._protocol.can_request
+
+    @property
+    def is_over(self) -> bool:
+        """The lane has ended, or is about to: `run` returns or raises soon."""
+        return self._leaving or self._error is not None
 
     def reset(self, request: ResetRequest) -> None:
         """Ask for first observations. May be called once before Opened: both then travel together."""

@@ -110,7 +110,10 @@ class Collector:
         self._open_gates()
 
     def state(self) -> CollectorState:
-        """To resume from. In sync mode exact when a round has been handed over and not been trained on yet."""
+        """To resume from: the round after the last that was handed over.
+
+        In sync mode it is exact while the learner has that round and `trained` has not been told of it.
+        """
         initial, stats = self._initial, self.stats
         carry = [leaf.copy() for leaf in initial.carry]
         act_steps = initial.act_steps.copy()
@@ -118,7 +121,7 @@ class Collector:
             act_steps[driver.lane.fleet_slots] = driver.act_steps
             for whole, leaf in zip(carry, driver.carry, strict=True):
                 whole[driver.lane.fleet_slots] = leaf
-        return CollectorState(act_steps, carry, self._rounds.next_round, stats.steps)
+        return CollectorState(act_steps, carry, self._rounds.num_complete, stats.steps)
 
     # ------------------------------------------------------------------ its tasks
 

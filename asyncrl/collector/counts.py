@@ -33,7 +33,7 @@ class CollectorState:
 
     act_steps: Array  # i8 [num_envs]: acts so far; numbers the noise
     carry: list[Array] = field(default_factory=list)  # per carry leaf [num_envs, *shape]
-    round: int = 0  # the next one; so many have been trained on
+    round: int = 0  # the next one; so many have been handed over, and trained on
     steps: int = 0  # environment steps so far
 
     @classmethod

@@ -77,6 +77,7 @@ class LaneDriver:
         self._builder: UnrollBuilder | None = None
         self._number = 0
         self._answer: asyncio.Future[Acted] | None = None
+        self._sent = False  # the last action, rather than dropped
         self._since = perf_counter()  # the phase
         self._begun_at = 0.0
 
@@ -130,7 +131,7 @@ class LaneDriver:
 
     def _lost(self) -> None:
         in_round = self._builder is not None
-        if self.phase is Phase.STEPPING:
+        if self.phase is Phase.STEPPING and self._sent:
             self._stats.lost_steps += self.lane.num_slots
         unroll = self._finish() if in_round else None
         self._stats.short_unrolls += unroll is not None
@@ -186,7 +187,7 @@ class LaneDriver:
         self._stats.acting_s += now - self._since
         # First the environments: they compute while the rest is written down. Where the lane is down the action is
         # dropped, and its loss arrives.
-        self.lane.step(acted.sent_action)
+        self._sent = self.lane.step(acted.sent_action)
         self.phase, self._since = Phase.STEPPING, now
         builder.acted(acted)
         self._keys += np.uint64(1)

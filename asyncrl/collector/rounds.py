@@ -20,16 +20,12 @@ class Rounds:
     def __init__(self, num_lanes: int, lag: int | None, first_round: int = 0) -> None:
         self.lag = lag
         self.num_trained = first_round
+        self.num_complete = first_round  # rounds that went to the learner
         self._round = [first_round] * num_lanes  # the one each lane is in, or begins next
         self._absent: set[int] = set()
         self._begun = first_round - 1  # the last that any lane has begun
         self._unrolls: dict[int, list[Unroll]] = {}  # by round, of those that are not complete
         self._num_empty = 0  # rounds in which no lane got a transition: the learner never hears of them
-
-    @property
-    def next_round(self) -> int:
-        """The first that no lane has begun, as the learner counts them."""
-        return self._begun + 1 - self._num_empty
 
     def may_begin(self, lane: int) -> bool:
         if self.lag is None:
@@ -77,6 +73,7 @@ class Rounds:
             for unroll in unrolls:
                 unroll.round = number - self._num_empty
             batches.append(unrolls)
+            self.num_complete = number - self._num_empty + 1
         return batches
 
 

@@ -243,6 +243,25 @@ def test_events_of_the_server_are_told() -> None:
     sim(main)
 
 
+def test_a_step_to_a_lane_that_is_ending_is_dropped() -> None:
+    """Between the news that a lane is lost and the arrival that says so, a step gives False, and raises nothing."""
+
+    async def main(rig: Rig) -> None:
+        lane = (await rig.recv()).lane
+        rig.servers[0].lose_lanes("hang")
+        answers = []
+        while not rig.faults():
+            answers.append(rig.step(lane) if lane.in_flight < 3 else None)
+            await asyncio.sleep(0 if len(answers) % 20 else 0.0001)
+        assert rig.fleet.stats.dropped_actions == answers.count(False)
+        dropped.append(answers.count(False))
+        assert (await rig.recv()).lost is not None
+
+    dropped: list[int] = []
+    sim(main, seeds=20)
+    assert sum(dropped) > 0  # some schedule came upon that moment
+
+
 def test_a_lane_says_who_it_is() -> None:
     """For people who print it."""
 

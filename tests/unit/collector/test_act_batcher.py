@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -259,3 +261,73 @@ async def test_a_lane_without_a_mask_allows_everything() -> None:
     assert joined is not None
     assert joined.tolist() == [[True, True, True], [True, False, False]]
     assert none is None
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+async def test_groups_act_alike_in_whatever_order_lanes_arrive(on_loop: bool) -> None:
+    """Five lanes in two groups, shuffled arrivals, 40 turns: every group's forwards are the same, in order."""
+    seen = []
+    for seed in range(3):
+        rng, policy = random.Random(seed), EchoPolicy()
+        async with ActBatcher(policy, 5, num_groups=2, on_loop=on_loop) as batcher:
+            assert [batcher.group_of(lane) for lane in range(5)] == [0, 0, 0, 1, 1]
+
+            async def lane(index: int, batcher: ActBatcher = batcher, rng: random.Random = rng) -> None:
+                for turn in range(40):
+                    for _ in range(rng.randrange(4)):
+                        await asyncio.sleep(0)
+                    acted = await batcher.submit(request(index, index + turn / 100))
+                    assert acted.action[0].tolist() == [2 * (index + turn / 100)]
+
+            async with asyncio.TaskGroup() as group:
+                for index in range(5):
+                    group.create_task(lane(index))
+        assert all(batch == sorted(batch) for batch in policy.batches)
+        seen.append([[batch for batch in policy.batches if len(batch) == size] for size in (3, 2)])
+        assert sum(map(len, seen[-1])) == len(policy.batches) == 80
+    assert seen[0] == seen[1] == seen[2]
+
+
+async def test_a_group_waits_for_those_expected_alone() -> None:
+    """A lane that is lost holds up its group no longer, one that is cancelled is not in its forward."""
+    policy = EchoPolicy()
+    async with ActBatcher(policy, 4, num_groups=2) as batcher:
+        zero = batcher.submit(request(0, 0))
+        lost = batcher.submit(request(1, 1))
+        acted = await asyncio.gather(zero, lost)
+        assert len(acted) == 2
+        lost, two = batcher.submit(request(1, 1)), batcher.submit(request(2, 2))
+        lost.cancel()
+        batcher.expect(1, False)
+        await asyncio.sleep(0.01)
+        assert batcher.num_waiting == 2
+        batcher.expect(3, False)
+        await asyncio.gather(two, batcher.submit(request(0, 5)))
+        batcher.expect(1, True)
+        waiting = batcher.submit(request(0, 6))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await asyncio.gather(waiting, batcher.submit(request(1, 7)))
+    assert policy.batches == [[0, 1], [2], [5], [6, 7]]
+    assert policy.threads == {"asyncrl-inference"}
+
+
+async def test_groups_are_as_equal_as_they_can_be() -> None:
+    """No more groups than lanes; neighbours together; sizes differ by one."""
+    for lanes, groups in ((1, 2), (2, 2), (7, 3), (64, 2)):
+        async with ActBatcher(EchoPolicy(), lanes, num_groups=groups) as batcher:
+            of = [batcher.group_of(lane) for lane in range(lanes)]
+        sizes = Counter(of)
+        assert of == sorted(of)
+        assert len(sizes) == min(lanes, groups)
+        assert max(sizes.values()) - min(sizes.values()) <= 1
+
+
+async def test_close_fails_whoever_waits_in_a_group() -> None:
+    """A group that was never complete hears that acting stopped."""
+    batcher = ActBatcher(EchoPolicy(), 2, num_groups=1)
+    waiting = batcher.submit(request(0, 0))
+    await batcher.close()
+    with pytest.raises(ActingStopped):
+        await waiting
+    assert batcher.num_waiting == 0
