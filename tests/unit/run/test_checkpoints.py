@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from asyncrl.errors import CheckpointMismatch, CheckpointNotSaved, NoCheckpoint
 from asyncrl.run.checkpoint_parts import Arrays, Part, Tensors
 from asyncrl.run.checkpoints import Checkpoint, CheckpointStore, load_checkpoint, load_newest
-from asyncrl.run.files import Files, replace_file
-from asyncrl.run.manifests import Identity, best_of, read_manifest
+from asyncrl.run.files import Files
+from asyncrl.run.manifests import Identity
+from tests.unit.run.failing_files import FailingFiles
 
 IDENTITY = Identity("ppo", "CartPole-v1", "ab" * 32)
 
@@ -48,25 +49,6 @@ def check(found: Checkpoint, step: int) -> None:
 
 def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
-
-
-class FailingFiles(Files):
-    """Fails at the `fail_at`th call, and at all later ones while `for_good`."""
-
-    def __init__(self, fail_at: int = 0, number: int = errno.ENOSPC, *, for_good: bool = False) -> None:
-        self.calls = 0
-        self.fail_at = fail_at
-        self.number = number
-        self.for_good = for_good
-
-    def __getattribute__(self, name: str) -> Any:
-        method = super().__getattribute__(name)
-        if name.startswith("_") or not callable(method) or name == "close":
-            return method
-        self.calls += 1
-        if self.fail_at and (self.calls == self.fail_at or (self.for_good and self.calls > self.fail_at)):
-            raise OSError(self.number, os.strerror(self.number))
-        return method
 
 
 def calls_of_a_save(directory: Path) -> int:
@@ -379,38 +361,6 @@ def test_a_part_that_has_no_form_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         CheckpointStore(tmp_path, IDENTITY).save(1, {"model": Tensors({"x": np.array([None])})})
     assert names(tmp_path) == set()
-
-
-@pytest.mark.parametrize("text", ["", "step_1", "../step_1 1.0", "step_1 high", "step_1 1.0 2.0"])
-def test_an_illegible_mark_is_none(tmp_path: Path, text: str) -> None:
-    """Neither a wrong name nor a wrong score is believed."""
-    (tmp_path / "BEST").write_text(text)
-    assert best_of(tmp_path) is None
-
-
-def test_a_file_is_old_or_new_whatever_fails(tmp_path: Path) -> None:
-    """Every call in turn; what is left over never has the file's name."""
-    path = tmp_path / "x"
-    outcomes = set()
-    for fail_at in range(1, 8):
-        path.write_bytes(b"old")
-        try:
-            replace_file(path, b"new", FailingFiles(fail_at, errno.EIO))
-            outcomes.add("kept")
-        except OSError:
-            outcomes.add("raised")
-        assert path.read_bytes() in (b"old", b"new")
-    assert outcomes == {"kept", "raised"}
-    assert names(tmp_path) == {"x"}
-
-
-def test_the_manifest_is_for_people_too(tmp_path: Path) -> None:
-    """Indented JSON with the step, the identity and each part's size and digest."""
-    path = CheckpointStore(tmp_path, IDENTITY).save(7, parts_of(7), {"wall_s": 1.5})
-    record = json.loads((path / "manifest.json").read_text())
-    assert (record["format"], record["step"], record["info"]) == (1, 7, {"wall_s": 1.5})
-    assert record["parts"]["model"]["num_bytes"] == (path / "model.safetensors").stat().st_size
-    assert read_manifest(path).identity == IDENTITY
 
 
 # ----------------------------------------------------------------------------------------------------- real disks
