@@ -85,10 +85,11 @@ class FlatEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """One image leaf: [N, *shape] -> float [N, channels, height, width]."""
+    """One image leaf: [N, *shape] -> float32 or bfloat16 [N, channels, height, width]."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, bf16: bool = False) -> None:
         super().__init__()
+        self._dtype = torch.bfloat16 if bf16 else torch.float32  # bytes are exact in either
         self.channels, self.height, self.width = _image_shape(node.shape)
         self._shape = node.shape
         self._scale = 1.0 / largest_byte(node)
@@ -97,8 +98,13 @@ class ImageEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self._order is not None:
             x = x.permute(0, *(axis + 1 for axis in self._order))
-        x = x.reshape(len(x), self.channels, self.height, self.width).float()
-        return x if self._scale == 1.0 else x * self._scale
+        x = x.reshape(len(x), self.channels, self.height, self.width)
+        # Tensor cores work on channels side by side; on CPUs the other order is as fast.
+        order = torch.channels_last if x.is_cuda and self._dtype == torch.bfloat16 else torch.contiguous_format
+        found = x.to(self._dtype, memory_format=order)
+        if self._scale == 1.0:
+            return found
+        return found * self._scale if found is x else found.mul_(self._scale)
 
 
 # ------------------------------------------------------------------------------------------------------------ vectors

@@ -55,7 +55,7 @@ class ConvTorso(Torso):
     def __init__(self, nodes: Sequence[Node], config: ModelConfig, network: str) -> None:
         super().__init__()
         self._images = [index for index, node in enumerate(nodes) if is_image(node)]
-        self.frames = nn.ModuleList(ImageEncoder(nodes[index]) for index in self._images)
+        self.frames = nn.ModuleList(ImageEncoder(nodes[index], bf16=config.bf16) for index in self._images)
         self.convolutions = nn.ModuleList(
             CONVOLUTIONS[network](frame.channels, frame.height, frame.width)
             for frame in cast(Iterable[ImageEncoder], self.frames)
