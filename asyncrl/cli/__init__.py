@@ -18,7 +18,8 @@ from asyncrl.errors import AsyncRLError, ConfigError
 
 # name -> (module, what it does); each module has `run(arguments) -> exit status`
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "train": ("asyncrl.cli.train", "collect from environments, here or on env servers"),
+    "train": ("asyncrl.cli.train", "train on environments, here or on env servers"),
+    "eval": ("asyncrl.cli.eval", "play the policy of a run, and film it"),
     "runs": ("asyncrl.cli.runs", "list runs: how far, what they return, whether they live"),
     "plot": ("asyncrl.cli.plot", "draw the curves of runs"),
     "check-server": ("asyncrl.cli.check_server", "try on an env server what the protocol demands of it"),

@@ -17,13 +17,15 @@ from asyncrl.run.progress import Progress
 
 
 class Keeper:
-    """`report` hears of trouble with the disk, on the loop; training goes on."""
+    """`report` hears of trouble with the disk, on the loop; training goes on. `drain` is called before each save: the
+    rows that a run recorded before its checkpoint are on the disk when the checkpoint is."""
 
-    def __init__(self, store: CheckpointStore, report: Callable[[str], None]) -> None:
+    def __init__(self, store: CheckpointStore, report: Callable[[str], None], drain: Callable[[], object]) -> None:
         self.store = store
         self.newest: Path | None = None
         self.newest_step: int | None = None
         self._report = report
+        self._drain = drain
         self._busy = asyncio.Lock()
 
     async def keep(self, progress: Progress, saved: Saved, score: float | None = None) -> None:
@@ -35,13 +37,20 @@ class Keeper:
         def report(text: str) -> None:
             loop.call_soon_threadsafe(self._report, text)
 
+        if progress.steps == self.newest_step and score is not None and self.newest is not None:
+            self._mark(self.newest, score, report)
+            return
         info = {"round": progress.round, "eval_return": score}
+        self._drain()
         path = self.store.save_or_report(progress.steps, {**saved.parts(), **progress.parts()}, info, report=report)
         if path is None:
             return
         self.newest, self.newest_step = path, progress.steps
         if score is not None:
-            try:
-                self.store.mark_best(path, score)
-            except CheckpointNotSaved as error:
-                report(str(error))
+            self._mark(path, score, report)
+
+    def _mark(self, path: Path, score: float, report: Callable[[str], None]) -> None:
+        try:
+            self.store.mark_best(path, score)
+        except CheckpointNotSaved as error:
+            report(str(error))

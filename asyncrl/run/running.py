@@ -33,6 +33,7 @@ from asyncrl.run.training import Training
 from asyncrl.run.view import View
 
 SHOW_EVERY_S: Final = 0.2
+DRAIN_S: Final = 5.0
 
 Say = Callable[[str], None]
 
@@ -88,6 +89,7 @@ class _Run:
             style=config.tb_style,
             resume_step=None if checkpoint is None else checkpoint.step,
         )
+        self._recorder = recording.recorder
         progress = Progress() if checkpoint is None else Progress.of(checkpoint.parts)
         training = Training(
             self._algorithm,
@@ -152,7 +154,8 @@ class _Run:
         if self._session.checkpoint is not None:
             identity.check(self._session.checkpoint.manifest.identity, self._session.checkpoint.path)
         store = CheckpointStore(self._session.folder.checkpoints, identity, keep=self._config.keep_checkpoints)
-        return Keeper(store, lambda text: training.tell("checkpoint", text))
+        drain = self._recorder.drain
+        return Keeper(store, lambda text: training.tell("checkpoint", text), lambda: drain(DRAIN_S))
 
     @contextlib.contextmanager
     def _showing(self, training: Training) -> Iterator[None]:

@@ -296,7 +296,9 @@ class Training:
         config, servers = self.config, self._servers
         assert servers is not None
         steps = self.progress.steps if of is None else of[0].steps
-        settings: dict[str, Any] = {"num_envs": min(config.eval_envs, episodes), "auto_reset": False}
+        # At the end, the environments of training are free for it.
+        room = config.eval_envs if of is not None else config.num_envs + config.eval_envs
+        settings: dict[str, Any] = {"num_envs": min(room, episodes), "auto_reset": False}
         settings |= {"autoreset": config.autoreset, "host": config.host, "seed": config.seed + EVAL_SEED}
         async with servers.fleet(self._event, **settings) as fleet:
             found = await evaluate(fleet, policy, episodes, config.seed + EVAL_SEED)

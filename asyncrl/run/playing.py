@@ -1,0 +1,81 @@
+"""A run's policy, played: `asyncrl eval`, with a film of the first episode if wanted.
+
+Invariant: what is played is the checkpoint that was asked for, with its normalisers
+(test_a_run_is_played_as_it_was_evaluated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from asyncrl.client.credentials import Access
+from asyncrl.client.fleet import Fleet
+from asyncrl.config import PPOConfig
+from asyncrl.errors import ConfigError
+from asyncrl.policy import Policy
+from asyncrl.run.checkpoints import Checkpoint, load_checkpoint, load_newest
+from asyncrl.run.evaluation import Evaluation, evaluate
+from asyncrl.run.film import film
+from asyncrl.run.learning import Learning, Saved
+from asyncrl.run.manifests import Identity, best_of
+from asyncrl.run.run_dir import RunDir
+from asyncrl.run.serving import serving
+from asyncrl.run.session import saved_config
+from asyncrl.run.training import EVAL_SEED
+
+Which = Literal["best", "latest"]
+
+
+async def play_run(
+    folder: RunDir,
+    episodes: int,
+    *,
+    which: Which = "latest",
+    num_envs: int = 0,
+    seed: int | None = None,
+    deterministic: bool = True,
+    video: Path | None = None,
+    servers: str | Sequence[str] | None = None,
+    access: Access | None = None,
+) -> Evaluation:
+    """Play `episodes` episodes of the run's policy, after filming one of them.
+
+    Raises ConfigError where there is no such run or no room for a film, NoCheckpoint, CheckpointMismatch.
+    """
+    algorithm, config = saved_config(folder)
+    checkpoint = chosen(folder, which)
+    num_envs = min(num_envs or 16, episodes)
+    start = config.seed + EVAL_SEED if seed is None else seed
+    settings: dict[str, Any] = {"auto_reset": False, "autoreset": config.autoreset, "seed": start}
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(serving(config, servers, access, num_envs + (video is not None)))
+        fleet = await stack.enter_async_context(found.fleet(num_envs=num_envs, host=config.host, **settings))
+        policy = policy_of(checkpoint, algorithm, config, fleet, deterministic=deterministic)
+        if video is not None:
+            async with found.fleet(num_envs=1, render=True, **settings) as filmed:
+                await film(filmed, policy, start, video)
+        return await evaluate(fleet, policy, episodes, start)
+
+
+def chosen(folder: RunDir, which: Which) -> Checkpoint:
+    """The newest whole checkpoint, or the one that evaluated best."""
+    if which == "latest":
+        return load_newest(folder.checkpoints)
+    best = best_of(folder.checkpoints)
+    if best is None:
+        raise ConfigError(f"{folder.path} has no best checkpoint: it was never evaluated; take --which latest")
+    return load_checkpoint(best[0])
+
+
+def policy_of(
+    checkpoint: Checkpoint, algorithm: str, config: PPOConfig, fleet: Fleet, *, deterministic: bool
+) -> Policy:
+    """Acts with the checkpoint's weights. CheckpointMismatch where the fleet's environments have other spaces."""
+    assert fleet.spec is not None
+    Identity(algorithm, config.env_id, fleet.spec.hash().hex()).check(checkpoint.manifest.identity, checkpoint.path)
+    learning = Learning(algorithm, config, fleet.spec, "cpu")
+    learning.load(Saved.of(checkpoint.parts))
+    return learning.frozen_policy(deterministic=deterministic)
