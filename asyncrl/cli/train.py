@@ -46,8 +46,8 @@ class Train(PPOConfig, Reach):
 def run(arguments: Sequence[str]) -> int:
     """The command; its exit status."""
     algorithm, *rest = arguments or FIRST_RUN
-    if algorithm in ("-h", "--help"):
-        algorithm, rest = "ppo", [algorithm]
+    if algorithm.startswith("-"):
+        algorithm, rest = "ppo", [algorithm, *rest]
     if algorithm not in options.ALGORITHMS:
         close = options.nearest(algorithm, list(options.ALGORITHMS))
         raise ConfigError(f"there is no algorithm {algorithm!r}{close}: {', '.join(options.ALGORITHMS)}")

@@ -6,15 +6,17 @@ with two threads than with one: handing out the work costs more than the work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from asyncrl.config import PPOConfig
 from asyncrl.errors import ConfigError
 from asyncrl.learner.model import ActorCritic
+from asyncrl.wire.spec import LaneSpec
 
 SMALL_FLOPS: Final = 1e6  # of one row's forward; a dense network of two layers of 256 stays below
 
@@ -51,13 +53,29 @@ def check_bf16(device: torch.device) -> None:
         raise ConfigError(f"bf16 is asked for, and this {device.type} does not compute in it: leave it out")
 
 
-def flops_per_row(model: ActorCritic, obs: Sequence[Tensor]) -> float:
-    """Of the forward of one row; `obs`: per leaf [1, *shape]."""
+def flops_per_row(model: ActorCritic, spec: LaneSpec) -> float:
+    """Of the forward of one row of what a lane serves."""
     device = model.value_out.weight.device
+    obs = [torch.from_numpy(np.zeros((1, *leaf.shape), leaf.dtype)).to(device) for leaf in spec.observation.leaves]
     first = torch.zeros(1, dtype=torch.bool, device=device)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        model.step([leaf.to(device) for leaf in obs], first, model.initial_carry(1))
+        model.step(obs, first, model.initial_carry(1))
     return float(counter.get_total_flops())
+
+
+def threads_for(model: ActorCritic, spec: LaneSpec, config: PPOConfig, cores: int = 0) -> Threads:
+    """What the run asks for, and our choice where it leaves that open; `cores` 0: those that this process may use."""
+    available = cores or _cores()
+    device = model.value_out.weight.device
+    ours = choose_threads(device, available, flops_per_row(model, spec), overlapping=config.mode != "sync")
+    asked = (config.learner_threads or ours.learner, config.act_threads or ours.acting)
+    return ours if asked == ours[:2] else Threads(*asked, f"{asked[0]} for learning, {asked[1]} for acting, as asked")
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def choose_threads(device: torch.device, cores: int, flops: float, *, overlapping: bool) -> Threads:

@@ -48,7 +48,7 @@ class NonFiniteUpdate(AsyncRLError):
 def a2c(config: PPOConfig) -> PPOConfig:
     """The same run with advantage actor-critic: one step on the whole round, no clip, plain advantages."""
     return dataclasses.replace(
-        config, update_epochs=1, num_minibatches=1, clip_coef=math.inf, clip_vloss=False, norm_adv=False
+        config, update_epochs=1, num_minibatches=1, clip_coef=0.0, clip_vloss=False, norm_adv=False
     )
 
 
@@ -110,7 +110,7 @@ class PPO:
 
     def _clip(self, progress: float) -> float:
         clip = self.config.clip_coef
-        return annealed(clip, progress, self.config.anneal_clip) if math.isfinite(clip) else clip
+        return annealed(clip, progress, self.config.anneal_clip) if clip else math.inf
 
     def _epoch(self, batch: Batch, split: Split, columns: Tensor, record: _Record) -> None:
         record.begin_epoch()

@@ -17,9 +17,9 @@ class Published:
 
     def __init__(self, model: nn.Module) -> None:
         self.tensors = [tensor.detach().clone() for tensor in tensors_of(model)]
-        is_cuda = bool(self.tensors) and self.tensors[0].is_cuda
-        self._ready = torch.Event("cuda") if is_cuda else None
-        self._taken = torch.Event("cuda") if is_cuda else None
+        device = self.tensors[0].device
+        self._ready = torch.Event(device) if device.type == "cuda" else None
+        self._taken = torch.Event(device) if device.type == "cuda" else None
 
     def fill(self, source: list[Tensor]) -> None:
         """On the learner's stream."""

@@ -61,6 +61,8 @@ class TorchPolicy:
         self._deterministic = deterministic
         self._staging = Staging(self._device)
         self._stream = torch.Stream(self._device) if self._device.type == "cuda" else None
+        if self._stream is not None:
+            torch.cuda.synchronize(self._device)  # the copy was made on another stream
         self._threads = threads
         self._thread_id = 0
         self._num_own_keys = 0

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from asyncrl.client.addresses import parse
+from asyncrl.client.connecting import addresses
 from asyncrl.client.credentials import Access
 from asyncrl.client.loop_factory import new_event_loop
 from asyncrl.config import PPOConfig
@@ -53,10 +56,16 @@ def run_to_the_end(
     Raises what ended the run early: ConfigError, ConnectionFailed, the learner's or the fleet's error. Its checkpoints
     stay.
     """
+    for address in () if servers is None else addresses(servers):
+        parse(address)  # a mistake in it should leave no directory
     session = open_session(algorithm, config)
-    with session.folder.lock(), asyncio.Runner(loop_factory=new_event_loop) as runner:
-        result = runner.run(_Run(session, algorithm, config, dashboard, say, recreate_at).carry_out(servers, access))
-    return result, session.folder.path
+    run = _Run(session, algorithm, config, dashboard, say, recreate_at)
+    try:
+        with session.folder.lock(), asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(run.carry_out(servers, access)), session.folder.path
+    finally:
+        if run.is_empty:
+            shutil.rmtree(session.folder.path, ignore_errors=True)
 
 
 class _Run:
@@ -77,6 +86,13 @@ class _Run:
         self._dashboard = dashboard
         self._say = say
         self._recreate_at = recreate_at
+        self._training: Training | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """A new run that never came to its first round: nobody wants its directory."""
+        steps = 0 if self._training is None else self._training.progress.steps
+        return self._session.checkpoint is None and not steps
 
     async def carry_out(self, servers: str | Sequence[str] | None, access: Access | None) -> Result:
         session, config = self._session, self._config
@@ -99,6 +115,7 @@ class _Run:
             began_s=progress.elapsed_s,
             recreate_at=self._recreate_at,
         )
+        self._training = training
         if checkpoint is None:
             recording.recorder.text(0, "hyperparameters", hyperparameters(session.folder.read_config()))
         else:

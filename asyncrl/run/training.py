@@ -12,8 +12,9 @@ a learner that fails ends the run with its error (test_a_failing_learner_ends_th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from asyncrl.client.fleet_config import FAULTS, FleetEvent
 from asyncrl.collector.collector import Collector
 from asyncrl.collector.counts import CollectorConfig, CollectorState, EpisodesEnded
 from asyncrl.config import PPOConfig
+from asyncrl.errors import LocalProtocolError
 from asyncrl.learner.loop import LearnerThread, Update
 from asyncrl.run.evaluation import Evaluation, evaluate
 from asyncrl.run.keeping import Keeper
@@ -94,8 +96,13 @@ class Training:
         return self._stopped.is_set()
 
     def time_split(self) -> dict[str, float]:
-        """Shares of 1."""
-        return {}
+        """What lanes wait for, of the time since this fleet was opened; shares of 1."""
+        if self.collector is None:
+            return {}
+        stats = self.collector.stats
+        spent = {"act": stats.acting_s, "wait": stats.env_s, "train": stats.learner_s}
+        total = sum(spent.values())
+        return {name: seconds / total for name, seconds in spent.items()} if total else {}
 
     def stop(self) -> None:
         """The round that is trained on is finished; what is collected of the next one is dropped."""
@@ -118,7 +125,7 @@ class Training:
         """
         config = self.config
         async with serving(config, servers, access, config.num_envs + config.eval_envs) as self._servers:
-            async with asyncio.TaskGroup() as self._group:
+            async with bare_errors(), asyncio.TaskGroup() as self._group:
                 while not (self.finished or self._stopped.is_set()):
                     ends = [at for at in self._recreate_at if at > self.progress.round]
                     await self._segment(self._servers, min([*ends, config.num_rounds]), on_open)
@@ -258,9 +265,10 @@ class Training:
     async def _between_updates(self, function: Callable[[], Any]) -> Any:
         """In the learner's thread while there is one."""
         learner = self.learner
-        if learner is not None and learner.is_running:
-            return await learner.call(function)
-        return function()
+        try:
+            return await learner.call(function) if learner is not None else function()
+        except LocalProtocolError:  # it ended
+            return function()
 
     def _snapshot(self) -> Progress:
         """A copy for a checkpoint, with the incarnations that there are now."""
@@ -310,6 +318,18 @@ class Training:
             self.progress.best_eval = found.mean
             assert self.keeper is not None
             await self.keeper.keep(*of, found.mean)
+
+
+@contextlib.asynccontextmanager
+async def bare_errors() -> AsyncIterator[None]:
+    """The first error instead of the group of all: the others followed from it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from group
 
 
 def crossed(before: int, now: int, every: int) -> bool:

@@ -1,50 +1,77 @@
-"""asyncrl train without a terminal: plain lines, a table, the truth about the missing learner."""
+"""asyncrl train without a terminal: from options to the last lines."""
 
 from __future__ import annotations
 
-import re
+import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
 from asyncrl import cli
+from asyncrl.cli import train
+from asyncrl.config import PPOConfig
+from asyncrl.run import options
 
 pytestmark = pytest.mark.rpc
 
 
-def test_training_collects_and_says_what_it_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """An embedded server, random actions, a limit that is kept, and a report in which the numbers agree."""
-    arguments = [
-        "train",
-        "ppo",
-        "--env-id",
-        "CartPole-v1",
-        "--num-envs",
+def test_every_setting_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its own help, not that of its neighbour."""
+    with pytest.raises(SystemExit):
+        train.parse("ppo", ["--help"])
+    shown = capsys.readouterr().out
+    for field in dataclasses.fields(PPOConfig):
+        assert f"--{field.name.replace('_', '-')}" in shown
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    """Over the file, which wins over the preset; `--mode lag 2` is one value."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("gamma: 0.5\nnum_envs: 2\n")
+    arguments = ["--preset", "zoo-cartpole", "--config", str(file), "--num-envs", "16", "--mode", "lag", "2"]
+    wanted = train.parse("ppo", arguments)
+    expected = options.resolve("ppo", preset_name="zoo-cartpole", config=file, num_envs=16, mode="lag 2")
+    assert train.config_of(wanted) == expected
+
+
+def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, nothing else."""
+    assert cli.main(["train", "ppo", "--preset", "list"]) == 0
+    assert "zoo-cartpole" in capsys.readouterr().out.split()
+
+
+def test_the_end_says_where_things_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run of three rounds: every path that it names is there, and the numbers agree with result.json."""
+    arguments = ["--num-envs", "8", "--lanes", "2", "--num-steps", "32", "--total-timesteps", "800", "--seed", "3"]
+    arguments += [
+        "--eval-every",
+        "500",
+        "--eval-episodes",
         "4",
-        "--lanes",
-        "2",
-        "--total-timesteps",
-        "600",
+        "--final-eval-episodes",
+        "6",
+        "--run-dir",
+        str(tmp_path),
     ]
-    assert cli.main(arguments) == 0
+    assert cli.main(["train", *arguments]) == 0
     shown = capsys.readouterr().out
-    assert "No learner in this version yet" in shown
-    found = {key: re.search(rf"{key}\D*([\d,.]+)", shown) for key in ("transitions", "episodes", "seconds")}
-    assert found["transitions"] is not None
-    assert 600 <= int(found["transitions"][1].replace(",", "")) <= 604
-    assert found["episodes"] is not None
-    assert int(found["episodes"][1]) > 5
-    assert "2 of 2 environments" in shown
-
-
-def test_training_stops_after_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Time is a limit too, and progress comes in plain lines where there is no terminal."""
-    assert cli.main(["train", "--num-envs", "2", "--seconds", "2.5"]) == 0
-    shown = capsys.readouterr().out
-    assert re.search(r"2\.\d s +[\d,]+ transitions +[\d,]+/s", shown)
+    named = {
+        line.split()[0]: Path(line.split()[1]) for line in shown.splitlines() if line[:4] in ("run ", "mode", "plot")
+    }
+    assert set(named) == {"run", "model", "plot"}
+    assert all(path.exists() for path in named.values())
+    result = json.loads((named["run"] / "result.json").read_text())
+    assert (result["env_steps"], result["eval_episodes"], result["seed"]) == (768, 6, 3)
+    assert f"{result['eval_return_mean']:.2f}" in shown
     assert "\x1b[" not in shown
+    assert cli.main(["eval", str(named["run"]), "--episodes", "6", "--num-envs", "6"]) == 0
+    # Other environments side by side, the same policy.
+    assert "over 6 episodes" in capsys.readouterr().out
 
 
-def test_an_environment_that_does_not_exist_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """The server's own words come through, and status 1."""
-    assert cli.main(["train", "--env-id", "NoSuchEnv-v0", "--num-envs", "1"]) == 1
+def test_an_environment_that_does_not_exist_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server's own words come through, status 1, and no directory stays."""
+    assert cli.main(["train", "--env-id", "NoSuchEnv-v0", "--num-envs", "1", "--run-dir", str(tmp_path)]) == 1
     assert "NoSuchEnv" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

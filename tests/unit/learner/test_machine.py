@@ -8,11 +8,20 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from asyncrl.config import PPOConfig
 from asyncrl.errors import ConfigError
-from asyncrl.learner.machine import check_bf16, choose_device, choose_threads, flops_per_row, has_bf16, use_threads
+from asyncrl.learner.machine import (
+    check_bf16,
+    choose_device,
+    choose_threads,
+    flops_per_row,
+    has_bf16,
+    threads_for,
+    use_threads,
+)
 from asyncrl.learner.model import build_model
 from asyncrl.learner.model_config import ModelConfig
-from tests.unit.learner.spaces_served import FRAMES, VECTOR, rows_of, served, tensors
+from tests.unit.learner.spaces_served import FRAMES, VECTOR, served
 
 CPU = torch.device("cpu")
 
@@ -40,12 +49,25 @@ def test_thread_counts_fit_the_machine(
 
 def test_work_is_counted_per_row() -> None:
     """A row of a dense network is two operations per weight; convolutions are far more work."""
-    model = build_model(served(VECTOR, spaces.Discrete(2)), ModelConfig(), seed=1)
+    dense, frames = (served(space, spaces.Discrete(2)) for space in (VECTOR, FRAMES))
+    model = build_model(dense, ModelConfig(), seed=1)
     weights = sum(p.numel() for p in model.parameters() if p.dim() == 2)
-    assert flops_per_row(model, tensors(rows_of(VECTOR, 1))) == 2 * weights
-    frames = build_model(served(FRAMES, spaces.Discrete(2)), ModelConfig(), seed=1)
+    assert flops_per_row(model, dense) == 2 * weights
     convolutions = 20 * 20 * 32 * 256 + 9 * 9 * 64 * 512 + 7 * 7 * 64 * 576
-    assert flops_per_row(frames, tensors(rows_of(FRAMES, 1))) == 2 * (convolutions + 3136 * 512 + 512 * 3)
+    counted = flops_per_row(build_model(frames, ModelConfig(), seed=1), frames)
+    assert counted == 2 * (convolutions + 3136 * 512 + 512 * 3)
+
+
+def test_what_is_asked_for_is_what_is_taken() -> None:
+    """Counts of the configuration stand; what it leaves open follows from network, mode and cores."""
+    spec = served(FRAMES, spaces.Discrete(2))
+    model = build_model(spec, ModelConfig(), seed=1)
+    assert threads_for(model, spec, PPOConfig(mode="sync"), cores=8)[:2] == (8, 8)
+    assert threads_for(model, spec, PPOConfig(mode="async"), cores=8)[:2] == (6, 2)
+    asked = threads_for(model, spec, PPOConfig(act_threads=3), cores=8)
+    assert asked == (8, 3, "8 for learning, 3 for acting, as asked")
+    assert threads_for(model, spec, PPOConfig(learner_threads=5, act_threads=1), cores=8)[:2] == (5, 1)
+    assert 1 <= threads_for(model, spec, PPOConfig()).learner
 
 
 def test_thread_counts_belong_to_a_thread() -> None:
