@@ -34,7 +34,7 @@ class _BoxHead(Head):
         super().__init__()
         self._node, self._shape = node, node.shape
         self.size = math.prod(node.shape)
-        self.num_leaves, self.mask_size = 1, 0
+        self.mask_size = 0
         self.out = linear(num_features, self.size, 0.01)
         self._low, self._high = _bounds(node)
         is_float32 = node.dtype == np.float32 and not node.bf16

@@ -31,7 +31,6 @@ class CompositeHead(Head):
         self.num_params = sum(part.num_params for part in parts)
         self.num_noise = sum(part.num_noise for part in parts)
         self.mask_size = sum(part.mask_size for part in parts)
-        self.num_leaves = len(parts)
 
     def project(self, features: Tensor) -> Tensor:
         return torch.cat([part.project(features) for part in self._heads], dim=-1)

@@ -33,7 +33,6 @@ class Head(nn.Module):
 
     num_params: int  # P: of the row of parameters
     num_noise: int  # uniform numbers that a draw takes per row
-    num_leaves: int
     mask_size: int  # 0: no mask applies
     noise_period: int = 1  # steps for which a row keeps its noise
 
@@ -84,7 +83,7 @@ class CategoricalHead(Head):
             counts = node.nvec.reshape(-1)
             starts = np.zeros_like(counts) if node.nvec_start is None else node.nvec_start.reshape(-1)
         self.num_params = self.mask_size = int(counts.sum())
-        self.num_noise, self.num_leaves = len(counts), 1
+        self.num_noise = len(counts)
         self._shape, self._dtype = node.shape, node.dtype
         self._places, self._width = len(counts), int(counts.max())
         self._padding = _padding(counts)
@@ -155,7 +154,7 @@ class BernoulliHead(Head):
         super().__init__()
         self._shape, self._dtype = node.shape, node.dtype
         self.num_params = self.num_noise = int(np.prod(node.shape, dtype=np.int64))
-        self.num_leaves, self.mask_size = 1, 0
+        self.mask_size = 0
         self.out = linear(num_features, self.num_params, 0.01)
 
     def project(self, features: Tensor) -> Tensor:

@@ -63,6 +63,14 @@ def test_draws_are_normal() -> None:
     assert torch.equal(log_prob, head.log_prob(torch.tensor([1.0, 0.0, -3.0]).expand(100_000, 3), None, [draws]))
 
 
+def test_noise_is_the_inverse_of_the_distribution() -> None:
+    """A uniform number u gives the action below which a share u of the actions lies."""
+    head = gaussian(log_std_init=math.log(2.0))
+    quantiles = torch.tensor([[0.025, 0.5, 0.84134475]], dtype=torch.float64)
+    (drawn,) = head.sample(torch.tensor([[1.0, 1.0, 1.0]]), None, quantiles)
+    assert drawn[0].tolist() == pytest.approx([1.0 - 2 * 1.959964, 1.0, 3.0], abs=1e-4)
+
+
 def test_the_log_deviation_begins_as_asked_and_learns() -> None:
     """`log_std_init` per dimension, whatever the observation; it has a gradient."""
     head = gaussian(log_std_init=-1.5)

@@ -67,7 +67,7 @@ def test_what_is_asked_for_is_what_is_taken() -> None:
     asked = threads_for(model, spec, PPOConfig(act_threads=3), cores=8)
     assert asked == (8, 3, "8 for learning, 3 for acting, as asked")
     assert threads_for(model, spec, PPOConfig(learner_threads=5, act_threads=1), cores=8)[:2] == (5, 1)
-    assert 1 <= threads_for(model, spec, PPOConfig()).learner
+    assert threads_for(model, spec, PPOConfig()).learner >= 1
 
 
 def test_thread_counts_belong_to_a_thread() -> None:

@@ -85,7 +85,7 @@ def test_trunks_are_shared_or_not() -> None:
     assert len(list(separate.parameters())) == 2 * len(list(shared.parameters()))
     policy, value = shared(obs)
     assert policy is value
-    recurrent = build_torso(spec, ModelConfig(gru_size=8))
+    recurrent = build_torso(spec, ModelConfig(gru_size=1))
     assert len(list(recurrent.parameters())) == len(list(shared.parameters()))
 
 
