@@ -9,6 +9,8 @@ import pytest
 from tests.mutants.__main__ import Judge, choose
 from tests.mutants.operators import Mutant, mutants_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each runs pytest several times
+
 MODULE = Path("envserver/limit.py")
 SOURCE = "def over(x):\n    return x > 3\n"
 IMPORTS = "from pathlib import Path\nfrom envserver.limit import over\n"
@@ -23,6 +25,7 @@ def tree(tmp_path: Path) -> Path:
     """With a module and a folder for its tests."""
     for folder in ("envserver", "tests/unit/envserver"):
         (tmp_path / "tree" / folder).mkdir(parents=True)
+    (tmp_path / "tree/envserver/__init__.py").touch()
     (tmp_path / "tree" / MODULE).write_text(SOURCE)
     return tmp_path / "tree"
 
@@ -37,12 +40,10 @@ def killer(tree: Path, tests: str) -> str | None:
 def test_a_kill_names_its_test(tree: Path) -> None:
     """The first test that fails on the mutant, and passes without it."""
     assert killer(tree, BLUNT + SHARP) == "tests/unit/envserver/test_limit.py::test_sharp"
-    assert killer(tree, BLUNT) is None
 
 
 def test_a_test_that_fails_anyway_kills_nothing(tree: Path) -> None:
-    """It is left out, and those behind it have their say."""
-    assert killer(tree, BROKEN) is None
+    """It is left out, and the one behind it has its say."""
     assert killer(tree, BROKEN + SHARP) == "tests/unit/envserver/test_limit.py::test_sharp"
 
 
@@ -50,7 +51,7 @@ def test_a_test_that_fails_once_kills_nothing(tree: Path, tmp_path: Path) -> Non
     """As on a busy machine: it has to fail again when it runs alone."""
     seen = tmp_path / "seen"
     flaky = f"def test_flaky():\n    first = not Path({str(seen)!r}).exists()\n    Path({str(seen)!r}).touch()\n"
-    assert killer(tree, flaky + "    assert not first\n") is None
+    assert killer(tree, BLUNT + flaky + "    assert not first\n") is None
     assert seen.exists()
 
 
