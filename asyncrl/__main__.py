@@ -1,0 +1,10 @@
+"""`python -m asyncrl` is the `asyncrl` command."""
+
+from __future__ import annotations
+
+import sys
+
+from asyncrl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""A run that is killed and goes on, against one that was never killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.config import PPOConfig
+from asyncrl.run.checkpoint_parts import Tensors
+from asyncrl.run.checkpoints import Checkpoint, load_newest
+from asyncrl.run.options import resolve
+from asyncrl.run.row_files import read_metrics
+from asyncrl.run.run_dir import RunDir
+from asyncrl.run.running import run_to_the_end
+
+pytestmark = [pytest.mark.rpc, pytest.mark.timeout(120)]
+
+ROUNDS = 12
+
+
+def settings(tmp_path: Path, name: str, **changed: Any) -> PPOConfig:
+    """Twelve rounds of 8 x 16 steps, a checkpoint after each."""
+    values: dict[str, Any] = {
+        "num_envs": 8,
+        "lanes": 2,
+        "num_steps": 16,
+        "total_timesteps": ROUNDS * 128,
+        "checkpoint_every": 1,
+        "keep_checkpoints": 50,
+        "eval_every": 0,
+        "final_eval_episodes": 2,
+        "host": "slots",
+        "track": False,
+        "run_dir": str(tmp_path),
+        "run_name": name,
+    }
+    return resolve("ppo", **(values | changed))
+
+
+def killed_after(config: PPOConfig, num_checkpoints: int) -> int:
+    """Run it in a process of its own, and kill that when so many checkpoints are there; the round of the newest."""
+    file = Path(config.run_dir) / "settings.yaml"
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
+    file.write_text(json.dumps(values))
+    command = [sys.executable, "-m", "asyncrl", "train", "ppo", "--config", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    folder = Path(config.run_dir) / config.run_name / "checkpoints"
+    try:
+        while process.poll() is None and len(list(folder.glob("step_*/manifest.json"))) < num_checkpoints:
+            time.sleep(0.005)
+        assert process.poll() is None, "it ended before it could be killed"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return int(load_newest(folder).manifest.info["round"])
+
+
+def final(config: PPOConfig) -> Checkpoint:
+    return load_newest(Path(config.run_dir) / config.run_name / "checkpoints")
+
+
+def curves(config: PPOConfig) -> list[dict[str, Any]]:
+    """What the run recorded of its updates, without what is of the clock."""
+    rows = read_metrics(RunDir(Path(config.run_dir) / config.run_name).metrics)
+    return [
+        {name: value for name, value in row.items() if name.startswith("losses/") or name == "step"}
+        for row in rows
+        if "losses/policy_loss" in row
+    ]
+
+
+def test_exact_resume(tmp_path: Path) -> None:
+    """Weights, optimiser, shuffling and curves equal those of a run that made its lanes anew at the same round."""
+    killed = settings(tmp_path, "killed")
+    at = killed_after(killed, 4)
+    assert 0 < at < ROUNDS
+    run_to_the_end("ppo", killed)
+    whole = settings(tmp_path, "whole")
+    run_to_the_end("ppo", whole, recreate_at=[at])
+    first, second = final(killed), final(whole)
+    assert first.step == second.step
+    assert first.parts["learner_rest"] == second.parts["learner_rest"]
+    ours, theirs = first.parts["learner"], second.parts["learner"]
+    assert isinstance(ours, Tensors)
+    assert isinstance(theirs, Tensors)
+    assert set(ours.arrays) == set(theirs.arrays)
+    for name, array in ours.arrays.items():
+        np.testing.assert_array_equal(array, theirs.arrays[name], err_msg=name)
+    assert curves(killed) == curves(whole)
+    assert len(curves(whole)) == ROUNDS
+    untouched = settings(tmp_path, "untouched")
+    run_to_the_end("ppo", untouched)
+    assert curves(untouched)[:at] == curves(whole)[:at]
+    assert curves(untouched)[at:] != curves(whole)[at:]
+
+
+def test_sync_runs_repeat_themselves(tmp_path: Path) -> None:
+    """Two runs of one seed are equal; another seed is another run."""
+    runs = [settings(tmp_path, name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    for config in runs:
+        run_to_the_end("ppo", config)
+    assert curves(runs[0]) == curves(runs[1]) != curves(runs[2])
