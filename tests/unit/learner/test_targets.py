@@ -97,6 +97,24 @@ def test_corrected_targets_of_fresh_data_are_those_of_gae(gru_size: int) -> None
     np.testing.assert_allclose(fresh[:, batch.valid], old[:, batch.valid], atol=1e-3, rtol=1e-4)
 
 
+def test_bootstraps_of_a_recurrent_model_know_what_came_before() -> None:
+    """V of a last observation is that of the model carried there, row by row, from the unroll's first carry."""
+    model = model_for(PPOConfig(gru_size=8))
+    unroll = acted(model, num_steps=64, num_envs=4)
+    found = columns(model, batch_of([unroll]), FRESH)
+    assert len(unroll.end_rows) > 1
+    ends = {(int(t), int(n)): obs for (t, n), obs in zip(unroll.end_rows, unroll.end_obs[0], strict=True)}
+    ends |= {(63, int(n)): unroll.last_obs[0][n] for n in np.flatnonzero(~unroll.ended[63])}
+    carry = [torch.from_numpy(leaf) for leaf in unroll.carry]
+    never = torch.zeros(4, dtype=torch.bool)
+    for t in range(64):
+        carry = model.step([torch.from_numpy(unroll.obs[0][t])], torch.from_numpy(unroll.first[t]), carry).carry
+        for n in (n for row, n in ends if row == t):
+            seen = torch.from_numpy(np.broadcast_to(ends[t, n], (4, 4)).copy())
+            after = model.step([seen], never, carry).value[n].item()
+            assert found[TARGET, t, n] == pytest.approx(unroll.reward[t, n] + GAMMA * after, rel=1e-5)
+
+
 def test_corrected_targets_of_old_data_are_those_of_vtrace() -> None:
     """At other weights: ratios to the stored log μ, and values of the weights of now."""
     model = model_for(PPOConfig())
