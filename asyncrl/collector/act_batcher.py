@@ -68,6 +68,9 @@ class ActBatcher:
         self._expected = set(range(max_lanes))
         self._num_groups = min(num_groups, max_lanes)  # 0: whoever is ready
         self._groups: list[_Batch] = [[] for _ in range(self._num_groups)]  # those that wait; loop only
+        self._num_coming = [0] * self._num_groups  # lanes expected, by group
+        for lane in self._expected if num_groups else ():
+            self._num_coming[self.group_of(lane)] += 1
         self._answers: dict[int, asyncio.Future[Acted]] = {}  # by lane; loop only
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -119,11 +122,13 @@ class ActBatcher:
 
         Of lanes that come back together all are expected before the first of them submits.
         """
-        (self._expected.add if coming else self._expected.discard)(lane)
-        if coming:
+        if coming is (lane in self._expected):
             return
+        (self._expected.add if coming else self._expected.remove)(lane)
         if self._num_groups:
-            self._fire_group(self.group_of(lane))
+            group = self.group_of(lane)
+            self._num_coming[group] += 1 if coming else -1
+            self._fire_group(group)
         elif self._waiting:
             self._fire_or_wait()
 
@@ -152,8 +157,7 @@ class ActBatcher:
     # ------------------------------------------------------------------------------------------------ on the loop
 
     def _fire_group(self, group: int) -> None:
-        waiting = self._groups[group]
-        coming = sum(self.group_of(lane) == group for lane in self._expected)
+        waiting, coming = self._groups[group], self._num_coming[group]
         if not waiting or len(waiting) < coming:
             return
         waiting = [waiter for waiter in waiting if not waiter.answer.done()]

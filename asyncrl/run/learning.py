@@ -7,10 +7,11 @@ acts with the weights that the learner has now (test_a_policy_acts_with_the_newe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asyncrl.config import PPOConfig
+from asyncrl.learner.machine import choose_device, threads_for
 from asyncrl.learner.model import build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO, a2c
@@ -44,13 +45,15 @@ class Saved:
 class Learning:
     """Made once the environments' spec is known. Its methods but `policy` belong to the learner's thread."""
 
-    def __init__(self, algorithm: str, config: PPOConfig, spec: LaneSpec, device: str) -> None:
-        self.config = a2c(config) if algorithm == "a2c" else config
+    def __init__(self, algorithm: str, config: PPOConfig, spec: LaneSpec) -> None:
         self.spec = spec
-        self.device = device
+        device = choose_device(config.device)
+        config = a2c(config) if algorithm == "a2c" else config
         model = build_model(spec, ModelConfig.of(self.config), config.seed)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.carry: list[Array] = [leaf.numpy() for leaf in model.initial_carry(config.num_envs)]
+        self.threads = threads_for(model.to(device), spec, config)
+        self.config = replace(config, learner_threads=self.threads.learner, act_threads=self.threads.acting)
         self.ppo = PPO(model, self.config, device)
         self.box: ParamMailbox[Published] = mailbox_for(self.ppo.model)
 
@@ -61,11 +64,15 @@ class Learning:
 
     def policy(self, *, deterministic: bool = False) -> TorchPolicy:
         """Of training: follows the mailbox."""
-        return TorchPolicy(self.ppo.model, self.config.seed, self.box, deterministic=deterministic, version=-1)
+        return self._policy(self.box, deterministic)
 
     def frozen_policy(self, *, deterministic: bool) -> TorchPolicy:
         """Of evaluation: the weights of now, whatever is learned meanwhile."""
-        return TorchPolicy(self.ppo.model, self.config.seed, None, deterministic=deterministic)
+        return self._policy(None, deterministic)
+
+    def _policy(self, box: ParamMailbox[Published] | None, deterministic: bool) -> TorchPolicy:
+        seed, threads = self.config.seed, self.config.act_threads
+        return TorchPolicy(self.ppo.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
 
     def save(self) -> Saved:
         """Copies: the next update writes into what the model holds."""

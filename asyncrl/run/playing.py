@@ -76,6 +76,6 @@ def policy_of(
     """Acts with the checkpoint's weights. CheckpointMismatch where the fleet's environments have other spaces."""
     assert fleet.spec is not None
     Identity(algorithm, config.env_id, fleet.spec.hash().hex()).check(checkpoint.manifest.identity, checkpoint.path)
-    learning = Learning(algorithm, config, fleet.spec, "cpu")
+    learning = Learning(algorithm, config, fleet.spec)
     learning.load(Saved.of(checkpoint.parts))
     return learning.frozen_policy(deterministic=deterministic)

@@ -167,6 +167,7 @@ class _Run:
         """The environments' spec is known: whose checkpoints these are, and on what machine they are made."""
         learning = training.learning
         assert learning is not None
+        self._say(f"{learning.num_parameters:,} parameters; torch: {learning.threads.why}")
         identity = Identity(self._algorithm, self._config.env_id, learning.spec.hash().hex())
         if self._session.checkpoint is not None:
             identity.check(self._session.checkpoint.manifest.identity, self._session.checkpoint.path)

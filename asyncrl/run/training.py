@@ -70,7 +70,6 @@ class Training:
         self.losses_by_lane: Counter[int] = Counter()
         self.metrics: dict[str, float] = {}  # of the last update
         self.last_eval: tuple[int, Evaluation] | None = None  # with the step that it is of
-        self.device = "cpu"
         self._recorder = recorder
         self._recreate_at = sorted(recreate_at)
         self._stopped = asyncio.Event()
@@ -166,7 +165,7 @@ class Training:
 
     def _open_learner(self, spec: LaneSpec, on_open: Callable[[Training], Keeper]) -> None:
         if self.learning is None:
-            self.learning = Learning(self.algorithm, self.config, spec, self.device)
+            self.learning = Learning(self.algorithm, self.config, spec)
             if self._resumed is not None:
                 self.learning.load(self._resumed)
             self.keeper = on_open(self)
@@ -188,7 +187,7 @@ class Training:
             handoff,
             learning.ppo,
             learning.box,
-            config,
+            learning.config,
             lambda update: self._updated(update, until),
             rounds=self.progress.round,
         )
@@ -225,13 +224,24 @@ class Training:
     def _record(self, update: Update) -> None:
         progress, collector = self.progress, self.collector
         assert collector is not None
-        self.metrics = update.metrics
-        scalars = dict(update.metrics)
-        scalars["charts/SPS"] = progress.steps / max(self.elapsed_s, 1e-9)
-        scalars |= {"time/wall_s": self.elapsed_s, "async/lost_steps": float(collector.stats.lost_steps)}
-        if self.fleet is not None:
-            scalars["async/loop_lag_max_ms"] = 1e3 * self.fleet.stats.loop_lag_max_s
-        self._recorder.scalars(progress.steps, scalars)
+        assert self.fleet is not None
+        assert self.learner is not None
+        counts, stats = self.learner.staleness, self.fleet.stats
+        self.metrics = update.metrics | {
+            "charts/SPS": progress.steps / max(self.elapsed_s, 1e-9),
+            "charts/SPS_learner": update.steps / max(update.update_s, 1e-9),
+            "perf/update_s": update.update_s,
+            "perf/wait_s": update.wait_s,
+            "time/wall_s": self.elapsed_s,
+            "async/policy_lag_mean": counts.mean_lag,
+            "async/policy_lag_max": float(max(counts.lags, default=0)),
+            "async/dropped_stale": float(counts.steps_dropped),
+            "async/lost_steps": float(collector.stats.lost_steps),
+            "async/restarts": float(stats.faults["lane_lost"]),
+            "async/reconnects": float(stats.faults["stream_resumed"]),
+            "async/loop_lag_max_ms": 1e3 * stats.loop_lag_max_s,
+        }
+        self._recorder.scalars(progress.steps, self.metrics)
 
     def _episodes(self, ended: EpisodesEnded) -> None:
         for value, length in zip(ended.returns.tolist(), ended.lengths.tolist(), strict=True):

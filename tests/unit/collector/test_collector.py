@@ -40,12 +40,12 @@ def check_names(unrolls: list[Unroll]) -> None:
     assert set(rows.values()) <= {1}
 
 
-@pytest.mark.parametrize("lag", [0, 1, None])
-def test_every_transition_is_in_one_unroll(lag: int | None) -> None:
+@pytest.mark.parametrize(("lag", "act_groups"), [(0, 0), (0, 2), (1, 0), (2, 2), (None, 0)])
+def test_every_transition_is_in_one_unroll(lag: int | None, act_groups: int) -> None:
     """Lanes are lost again and again: what arrived is in one unroll each, or in one that was dropped at the end."""
 
     async def main(rig: Rig) -> None:
-        collecting = Collecting(rig, lag=lag)
+        collecting = Collecting(rig, lag=lag, act_groups=act_groups)
 
         async def break_and_learn() -> None:
             for _ in range(4):
@@ -69,7 +69,7 @@ def test_every_transition_is_in_one_unroll(lag: int | None) -> None:
         for unrolls in collecting.taken:
             assert lag is not None or len(unrolls) == 1
 
-    collecting(main)
+    collecting(main, seeds=5, lanes=4)
 
 
 def test_the_last_row_of_a_lost_lane_is_cut() -> None:

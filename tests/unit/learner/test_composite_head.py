@@ -100,6 +100,12 @@ def test_what_no_head_can_do_is_refused() -> None:
         build_head(served(VECTOR, spaces.Tuple([])), 8, ModelConfig())
     with pytest.raises(ConfigError, match="use_sde"):
         build_head(served(VECTOR, spaces.Discrete(3)), 8, ModelConfig(use_sde=True))
+    boxes = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (2,))])
+    with pytest.raises(ConfigError, match="use_sde"):
+        build_head(served(VECTOR, boxes), 8, ModelConfig(use_sde=True))
+    for space in (boxes, spaces.MultiBinary(1)):
+        with pytest.raises(ConfigError, match="masks over 1 actions, and its action space has 0"):
+            build_head(LaneSpec("T", space_spec(VECTOR), space_spec(space), mask_size=1), 8, ModelConfig())
     with pytest.raises(ConfigError, match="masks over 4 actions"):
         build_head(LaneSpec("T", space_spec(VECTOR), space_spec(spaces.Discrete(3)), mask_size=4), 8, ModelConfig())
     box = served(VECTOR, spaces.Box(-1.0, 1.0, (2,)))

@@ -78,6 +78,7 @@ def test_places_of_multi_discrete_add_up(counts: list[int]) -> None:
     assert torch.allclose(log_prob, expected.sum(0), atol=1e-5)
     assert torch.allclose(entropy, torch.stack([twin.entropy() for twin in twins]).sum(0), atol=1e-5)
     assert torch.equal(drawn, log_prob)
+    assert torch.equal(head.sample(params, None, noise(7, len(counts)))[0], action)
 
 
 def test_the_entropy_of_equal_logits_is_ln_a() -> None:
