@@ -49,7 +49,7 @@ class Learning:
         self.spec = spec
         device = choose_device(config.device)
         config = a2c(config) if algorithm == "a2c" else config
-        model = build_model(spec, ModelConfig.of(self.config), config.seed)
+        model = build_model(spec, ModelConfig.of(config), config.seed)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.carry: list[Array] = [leaf.numpy() for leaf in model.initial_carry(config.num_envs)]
         self.threads = threads_for(model.to(device), spec, config)
