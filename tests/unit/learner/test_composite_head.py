@@ -96,14 +96,17 @@ def test_what_no_head_can_do_is_refused() -> None:
     """Text, an empty space, gSDE for choices, and a mask of another size are configuration errors that say why."""
     with pytest.raises(ConfigError, match="Text"):
         build_head(served(VECTOR, spaces.Text(3)), 8, ModelConfig())
-    with pytest.raises(ConfigError, match="empty"):
-        build_head(served(VECTOR, spaces.Tuple([])), 8, ModelConfig())
+    empty: list[AnySpace] = [spaces.Tuple([]), spaces.Box(-1.0, 1.0, (0,))]
+    for space in empty:
+        with pytest.raises(ConfigError, match="empty"):
+            build_head(served(VECTOR, space), 8, ModelConfig())
     with pytest.raises(ConfigError, match="use_sde"):
         build_head(served(VECTOR, spaces.Discrete(3)), 8, ModelConfig(use_sde=True))
     boxes = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (2,))])
     with pytest.raises(ConfigError, match="use_sde"):
         build_head(served(VECTOR, boxes), 8, ModelConfig(use_sde=True))
-    for space in (boxes, spaces.MultiBinary(1)):
+    unmaskable: list[AnySpace] = [boxes, spaces.MultiBinary(1)]
+    for space in unmaskable:
         with pytest.raises(ConfigError, match="masks over 1 actions, and its action space has 0"):
             build_head(LaneSpec("T", space_spec(VECTOR), space_spec(space), mask_size=1), 8, ModelConfig())
     with pytest.raises(ConfigError, match="masks over 4 actions"):
