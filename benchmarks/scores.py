@@ -158,7 +158,7 @@ def main(options: Options) -> int:
     all_met = True
     for row in [known[name] for name in options.row] or ROWS:
         with ThreadPoolExecutor(options.jobs) as pool:
-            seeds = list(pool.map(lambda seed, row=row: train(row, seed, parent), options.seeds))  # type: ignore[misc]
+            seeds = list(pool.map(lambda seed, row=row: train(row, seed, parent), options.seeds))
         found = report(row, seeds)
         (RESULTS / f"{row.name}.json").write_text(json.dumps(found, indent=1) + "\n")
         values = ", ".join(f"{seed['value']:.2f}" for seed in seeds)
