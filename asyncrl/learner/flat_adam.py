@@ -9,31 +9,30 @@ epsilon is the one asked for (test_adam_epsilon).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 
 class FlatAdam:
     """Adam over all trainable parameters of a module, with the gradient clipped by its global norm."""
 
-    def __init__(self, module: nn.Module, learning_rate: float, eps: float) -> None:
+    def __init__(self, module: nn.Module, eps: float) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
         self.parameters: list[nn.Parameter] = [p for _, p in named]
         self._orders = [_order(p) for p in self.parameters]
-        self.flat = nn.Parameter(self._vector([p.detach() for p in self.parameters]))
+        self.flat = self._vector([p.detach() for p in self.parameters])
         start = 0
         for p, order in zip(self.parameters, self._orders, strict=True):
-            part = self.flat.data[start : start + p.numel()]
+            part = self.flat[start : start + p.numel()]
             start += p.numel()
             p.data = part.view_as(p) if order is None else part.view_as(p.permute(order)).permute(0, 3, 1, 2)
-        self._adam = torch.optim.Adam([self.flat], lr=learning_rate, eps=eps, fused=True)
-
-    @property
-    def eps(self) -> float:
-        return float(self._adam.param_groups[0]["eps"])
+        self.eps = eps
+        self._mean, self._square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        self._steps = torch.zeros((), device=self.flat.device)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d parameters, as one vector; 0 for parameters that the loss does not know."""
@@ -42,36 +41,47 @@ class FlatAdam:
             [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
         )
 
+    @torch.no_grad()
     def step(self, gradient: Tensor, norm: float, learning_rate: float, max_norm: float) -> None:
         """One step along `gradient`, of finite `norm`; it is scaled in place down to `max_norm`, if that is not 0."""
         if 0.0 < max_norm < norm + 1e-6:
             gradient.mul_(max_norm / (norm + 1e-6))
-        self._adam.param_groups[0]["lr"] = learning_rate
-        self.flat.grad = gradient
-        self._adam.step()
-        self.flat.grad = None
+        adam(
+            [self.flat],
+            [gradient],
+            [self._mean],
+            [self._square],
+            [],
+            [self._steps],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=learning_rate,
+            weight_decay=0.0,
+            eps=self.eps,
+            maximize=False,
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Copies on the host: first and second moments, and the number of steps."""
-        held = self._adam.state.get(self.flat) or self._zeros()
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in held.items()}
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self._held().items()}
 
-    def load(self, state: dict[str, Tensor], names: Sequence[str]) -> None:
+    def load(self, state: Mapping[str, Tensor], names: Sequence[str]) -> None:
         """What `state` gave for a model of the same `names`; ValueError for another one."""
-        if list(names) != self.names or any(
-            state[name].shape != tensor.shape for name, tensor in self._zeros().items()
-        ):
+        held = self._held()
+        if list(names) != self.names or any(state[name].shape != tensor.shape for name, tensor in held.items()):
             raise ValueError("this optimiser state belongs to another model")
-        self._adam.state[self.flat] = {name: state[name].to(self.flat.device, copy=True) for name in self._zeros()}
+        for name, tensor in held.items():
+            tensor.copy_(state[name])
+
+    def _held(self) -> dict[str, Tensor]:
+        return {"step": self._steps, "exp_avg": self._mean, "exp_avg_sq": self._square}
 
     def _vector(self, tensors: Sequence[Tensor]) -> Tensor:
         """One tensor per parameter, each in the order in which its parameter lies in memory."""
         ordered = zip(tensors, self._orders, strict=True)
         return torch.cat([(t if order is None else t.permute(order)).reshape(-1) for t, order in ordered])
-
-    def _zeros(self) -> dict[str, Tensor]:
-        flat = torch.zeros_like(self.flat.data)
-        return {"step": torch.zeros((), device=flat.device), "exp_avg": flat, "exp_avg_sq": flat.clone()}
 
 
 def _order(p: Tensor) -> tuple[int, ...] | None:

@@ -34,6 +34,7 @@ from asyncrl.buffers.handoff import Handoff
 from asyncrl.buffers.staleness import Staleness, StalenessCounts
 from asyncrl.config import PPOConfig
 from asyncrl.errors import AsyncRLError, LocalProtocolError
+from asyncrl.learner.allocation import keep_freed_memory
 from asyncrl.learner.machine import use_threads
 from asyncrl.learner.publishing import Published, publish
 from asyncrl.params import ParamMailbox
@@ -187,6 +188,7 @@ class LearnerThread:
         try:
             _schedule(self._wish.niceness)
             use_threads(self._config.learner_threads)
+            keep_freed_memory()
             self._learn()
         except BaseException as error:  # whatever it is, the loop has to know
             failure = LearnerFailed(f"round {self._rounds + 1}: {type(error).__name__}: {error}")

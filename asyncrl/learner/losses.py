@@ -25,8 +25,10 @@ class Divergence(NamedTuple):
 
 def normalised(advantage: Tensor) -> Tensor:
     """[M] of mean 0 and standard deviation 1 (of a sample); a single row becomes 0."""
-    centred = advantage - advantage.mean()
-    return centred if len(advantage) < 2 else centred / (advantage.std() + 1e-8)
+    if len(advantage) < 2:
+        return torch.zeros_like(advantage)
+    deviation, mean = torch.std_mean(advantage)
+    return (advantage - mean) / (deviation + 1e-8)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

@@ -69,7 +69,7 @@ class PPO:
         self.model = model.to(device)
         self.config = config
         self._stage = Stage(torch.device(device))
-        self.optimiser = FlatAdam(self.model, config.learning_rate, config.adam_eps)
+        self.optimiser = FlatAdam(self.model, config.adam_eps)
         self._rng = np.random.default_rng(config.seed)
         corrects = config.correction == "vtrace" or (config.correction == "auto" and config.mode != "sync")
         self._rule = TargetRule(config.gamma, config.gae_lambda, corrects)

@@ -1,0 +1,27 @@
+"""`keep_freed_memory`: what one minibatch frees on the CPU, the next one gets, without asking the kernel in between.
+
+By default glibc gives larger blocks back at once, and a fresh one costs a page fault for each 4 KiB: a quarter of an
+update on large minibatches. Elsewhere than on glibc nothing happens.
+
+Invariant: blocks of some MiB that are freed and taken again cause no page faults (test_freed_memory_is_kept).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from typing import Final
+
+KEPT_BYTES: Final = 256 * 1024 * 1024  # at most, of each thread that allocates
+LARGEST_BYTES: Final = 32 * 1024 * 1024  # of a block that is kept; glibc's own limit
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> None:
+    """Of the whole process, from now on."""
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, LARGEST_BYTES)
+    libc.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
