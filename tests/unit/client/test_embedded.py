@@ -35,9 +35,10 @@ async def until(reached: Callable[[], bool]) -> None:
 
 
 async def test_it_serves_and_goes() -> None:
-    """A socket in a folder of its own; after `stop` neither the child nor the folder is there."""
+    """A socket in a folder of its own; after `stop` the child has ended by itself, and the folder is gone."""
     server = EmbeddedServer("CartPole-v1", 4)
     async with server:
+        process = server._process
         pid, folder = server.pid, Path(server.address.removeprefix("unix:")).parent
         assert folder.stat().st_mode & 0o777 == 0o700
         connector = GrpcConnector(server.address)
@@ -47,6 +48,8 @@ async def test_it_serves_and_goes() -> None:
         with pytest.raises(LocalProtocolError):
             await server.start()
     assert not is_alive(pid)
+    assert process is not None
+    assert process.returncode == 0  # it was asked, not killed
     assert not folder.exists()
     await server.stop()
 
