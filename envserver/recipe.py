@@ -32,11 +32,13 @@ class Recipe:
         self.render = render
         target = alias.env_id or alias.entry_point or ""
         if ":" in target:
-            # Gymnasium imports the module of "module:Id" itself, but `gymnasium.spec` may come first.
+            # `gymnasium.make` imports the module of "module:Id" itself; `gymnasium.spec` knows no such form.
             importlib.import_module(target.partition(":")[0])
         if alias.atari:
             importlib.import_module("ale_py")
-        self.registered: EnvSpec | None = None if alias.env_id is None else gymnasium.spec(alias.env_id)
+        self.registered: EnvSpec | None = None
+        if alias.env_id is not None:
+            self.registered = gymnasium.spec(alias.env_id.rpartition(":")[2])
         self.atari: AtariSettings | None = None
         if alias.preprocess and alias.env_id is not None:
             self.atari = AtariSettings.of(alias.env_id, self.kwargs)

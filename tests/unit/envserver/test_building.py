@@ -91,6 +91,14 @@ def test_what_cannot_be_built_says_why() -> None:
         assert text in refused.value.text
 
 
+@pytest.mark.parametrize("host", [pb.SLOTS, pb.NATIVE])
+def test_an_id_is_found_behind_the_module_that_registers_it(host: int) -> None:
+    """`module:Id` is imported, then looked up without the module, for either host."""
+    built = build("x=gymnasium.envs.classic_control:CartPole-v1", 2, host=host, autoreset=pb.NEXT_STEP)
+    assert (built.kind, built.spec.max_episode_steps) == (host, 500)
+    built.close()
+
+
 def test_wants_that_nobody_meets_are_refused() -> None:
     """Rendering an environment that cannot be rendered; kwargs that the alias does not allow."""
     with pytest.raises(ServerRefused, match=r"UNSUPPORTED.*cannot be rendered"):
