@@ -31,11 +31,17 @@ def normalised(advantage: Tensor) -> Tensor:
     return (advantage - mean) / (deviation + 1e-8)
 
 
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The negative of PPO's objective; `log_ratio` [M] is ln π(a)/μ(a), and `clip` may be infinite."""
+def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
+    """The negative of the plain objective; `log_ratio` [M] is ln π(a)/μ(a)."""
+    return -(advantage * log_ratio.exp()).mean()
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
+    """The negative of PPO's objective: per row the smaller of the plain and the clipped one.
+
+    `clip` []: a tensor, since a float that changes from round to round would be compiled into compiled code.
+    """
     ratio = log_ratio.exp()
-    if clip == float("inf"):
-        return -(advantage * ratio).mean()
     clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
     return -torch.minimum(advantage * ratio, advantage * clipped).mean()
 
@@ -45,8 +51,8 @@ def squared_error(value: Tensor, target: Tensor) -> Tensor:
     return 0.5 * (value - target).square().mean()
 
 
-def clipped_squared_error(value: Tensor, target: Tensor, acted: Tensor, clip: float) -> Tensor:
-    """The same, or the error of the value moved no further than `clip` from `acted`, per row whichever is more.
+def clipped_squared_error(value: Tensor, target: Tensor, acted: Tensor, clip: Tensor) -> Tensor:
+    """The same, or the error of the value moved no further than `clip` [] from `acted`, per row whichever is more.
 
     `acted` [M] is the value that the forward gave that acted: not one of later weights, nor the target.
     """

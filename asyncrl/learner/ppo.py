@@ -31,6 +31,7 @@ from asyncrl.learner.losses import (
     divergence,
     normalised,
     squared_error,
+    surrogate,
 )
 from asyncrl.learner.minibatches import Part, Split, split_of
 from asyncrl.learner.model import ActorCritic
@@ -114,8 +115,9 @@ class PPO:
 
     def _epoch(self, batch: Batch, split: Split, columns: Tensor, record: _Record) -> None:
         record.begin_epoch()
+        clip = torch.tensor(record.clip, device=columns.device)
         for part in split.parts(self._rng):
-            losses = self._minibatch(batch, split, part, columns, record.clip)
+            losses = self._minibatch(batch, split, part, columns, clip)
             gradient = self.optimiser.gradient(losses.total)
             norm, total = torch.stack([torch.linalg.vector_norm(gradient), losses.total.detach()]).tolist()
             if math.isfinite(norm) and math.isfinite(total):
@@ -126,7 +128,7 @@ class PPO:
             else:
                 record.skip()
 
-    def _losses(self, batch: Batch, split: Split, part: Part, columns: Tensor, clip: float) -> Losses:
+    def _losses(self, batch: Batch, split: Split, part: Part, columns: Tensor, clip: Tensor) -> Losses:
         config = self.config
         log_mu, acted, advantage, target = columns.index_select(1, part.rows).unbind(0)
         params, value = split.forward(self.model, part)
@@ -135,8 +137,9 @@ class PPO:
         if config.norm_adv:
             advantage = normalised(advantage)
         log_ratio = log_prob - log_mu
-        policy_loss = clipped_surrogate(log_ratio, advantage, clip)
-        if config.clip_vloss:
+        clips = config.clip_coef > 0.0
+        policy_loss = clipped_surrogate(log_ratio, advantage, clip) if clips else surrogate(log_ratio, advantage)
+        if clips and config.clip_vloss:
             value_loss = clipped_squared_error(value, target, acted, clip)
         else:
             value_loss = squared_error(value, target)

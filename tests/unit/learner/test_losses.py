@@ -14,8 +14,10 @@ from asyncrl.learner.losses import (
     divergence,
     normalised,
     squared_error,
+    surrogate,
 )
 
+CLIP = torch.tensor(0.2)
 GENERATOR = torch.Generator().manual_seed(0)
 
 
@@ -31,9 +33,9 @@ def test_losses_are_means() -> None:
         leaves = [log_ratio.clone().requires_grad_(), value.clone().requires_grad_()]
         rows = [x.repeat(repeat) for x in (*leaves, advantage, target, acted)]
         losses = [
-            clipped_surrogate(rows[0], rows[2], 0.2),
+            clipped_surrogate(rows[0], rows[2], CLIP),
             squared_error(rows[1], rows[3]),
-            clipped_squared_error(rows[1], rows[3], rows[4], 0.2),
+            clipped_squared_error(rows[1], rows[3], rows[4], CLIP),
         ]
         found.append([*losses, *torch.autograd.grad(sum(losses, torch.zeros(())), leaves)])
     for once, twice in zip(*found, strict=True):
@@ -43,7 +45,7 @@ def test_losses_are_means() -> None:
 def test_value_clip_is_around_the_value_of_acting() -> None:
     """V = V_old + 1 with the target at V_old costs .5 · max(1, .01): the worse of both, clipped around V_old."""
     acted = normal(32)
-    assert clipped_squared_error(acted + 1, acted, acted, 0.1).item() == pytest.approx(0.5, rel=1e-5)
+    assert clipped_squared_error(acted + 1, acted, acted, torch.tensor(0.1)).item() == pytest.approx(0.5, rel=1e-5)
     assert squared_error(acted + 1, acted).item() == pytest.approx(0.5, rel=1e-5)
 
 
@@ -51,12 +53,12 @@ def test_value_clip_stops_the_gradient_beyond_it() -> None:
     """A value that has moved by more than the clip towards its target is pushed no further; before it, it is."""
     acted, target = torch.zeros(2), torch.full((2,), 10.0)
     value = torch.tensor([0.05, 0.5], requires_grad=True)
-    (slope,) = torch.autograd.grad(clipped_squared_error(value, target, acted, 0.1), value)
+    (slope,) = torch.autograd.grad(clipped_squared_error(value, target, acted, torch.tensor(0.1)), value)
     assert slope[0].item() == pytest.approx(0.5 * (0.05 - 10.0))
     assert slope[1].item() == 0.0
 
 
-@pytest.mark.parametrize("clip", [0.1, 0.2, math.inf])
+@pytest.mark.parametrize("clip", [0.1, 0.2, 0.9])
 def test_surrogate_is_the_row_by_row_formula(clip: float) -> None:
     """-mean(min(r A, clip(r) A)), row by row in plain Python."""
     log_ratio, advantage = normal(50), normal(50)
@@ -64,7 +66,18 @@ def test_surrogate_is_the_row_by_row_formula(clip: float) -> None:
     for x, a in zip(log_ratio.tolist(), advantage.tolist(), strict=True):
         ratio = math.exp(x)
         total += min(ratio * a, min(max(ratio, 1 - clip), 1 + clip) * a)
-    assert clipped_surrogate(log_ratio, advantage, clip).item() == pytest.approx(-total / 50, rel=1e-5)
+    assert clipped_surrogate(log_ratio, advantage, torch.tensor(clip)).item() == pytest.approx(-total / 50, rel=1e-5)
+
+
+def test_without_a_clip_the_surrogate_is_the_limit_of_a_wide_one() -> None:
+    """The plain objective, and its gradient at ratio 1, which is that of -A log π."""
+    log_ratio, advantage = torch.zeros(20, requires_grad=True), normal(20)
+    (slope,) = torch.autograd.grad(surrogate(log_ratio, advantage), log_ratio)
+    torch.testing.assert_close(slope, -advantage / 20)
+    moved = normal(20)
+    assert surrogate(moved, advantage).item() == pytest.approx(
+        clipped_surrogate(moved, advantage, torch.tensor(1e6)).item()
+    )
 
 
 def test_divergence_estimates() -> None:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -322,6 +323,47 @@ def test_rewards_are_shaped_before_advantages() -> None:
     learners[1].update([large], 0.0)
     assert torch.equal(*(parameters_of(learner.model) for learner in learners))
     assert large.reward.min() == 400.0
+
+
+def test_adam_epsilon_is_the_configured_one() -> None:
+    """1e-5 by default, as CleanRL has it, not torch's 1e-8."""
+    assert learner_for(CONFIG).optimiser.eps == 1e-5
+    assert learner_for(dataclasses.replace(CONFIG, adam_eps=1e-3)).optimiser.eps == 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, about itself
+def test_compiled_updates_equal_plain_ones() -> None:
+    """Over rounds of changing rates and clips, the parameters stay within the rounding of sums."""
+    config = dataclasses.replace(CONFIG, anneal_clip=True)
+    learners = [learner_for(dataclasses.replace(config, compile=compiles)) for compiles in (False, True)]
+    unroll = acted(learners[0].model)
+    for progress in (0.0, 0.2, 0.4, 0.6):
+        metrics = [learner.update([unroll], progress) for learner in learners]
+        assert metrics[0]["losses/clipfrac"] == pytest.approx(metrics[1]["losses/clipfrac"], abs=0.01)
+        assert metrics[0]["losses/value_loss"] == pytest.approx(metrics[1]["losses/value_loss"], rel=1e-4)
+        found = [parameters_of(learner.model) for learner in learners]
+        torch.testing.assert_close(found[0], found[1], atol=2e-5, rtol=0)
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 on this CPU")
+def test_bfloat16_gradients_are_near_plain_ones() -> None:
+    """The same round gives nearly the same direction."""
+    gradients: list[Tensor] = []
+    for bf16 in (False, True):
+        config = dataclasses.replace(CONFIG, bf16=bf16, update_epochs=1, num_minibatches=1)
+        learner = learner_for(config)
+        gradient = learner.optimiser.gradient
+
+        def watched(loss: Tensor, gradient: Callable[[Tensor], Tensor] = gradient) -> Tensor:
+            gradients.append(gradient(loss))
+            return gradients[-1].clone()
+
+        learner.optimiser.gradient = watched  # type: ignore[method-assign]
+        learner.update([acted(model_for(CONFIG), num_steps=64)], 0.0)
+    assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.99
+    assert not torch.equal(gradients[0], gradients[1])
 
 
 # ------------------------------------------------------------------------------------------------------ what goes wrong
