@@ -18,9 +18,12 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body
 from envserver.config import Quotas, ServerConfig
 from envserver.core import EnvServer
+from envserver.host import Host, LaneWish, Progress
 from envserver.lane_process import LaneProcess
 from envserver.lane_socket import LaneMessage
+from envserver.recipe import Recipe
 from envserver.registry import EnvAlias, Registry
+from envserver.slots_host import SlotsHost
 from tests.rig.ledger_env import LedgerEnv, LedgerFault, Obs
 from tests.rig.ledger_rules import Journal
 from tests.rig.sim_faults import FaultPlan
@@ -73,11 +76,16 @@ class SimLane:
         self._network = network
         self._plan = network.plan
         self._name = name
-        self._lane = LaneProcess(cast(Any, _Port()), registry)
+        self._lane = LaneProcess(cast(Any, _Port()), registry, self._build)
         self._replies: deque[tuple[int, int, bytes]] = deque()
         self._busy = False
         self._hangs = False
         self._dead = False
+
+    def _build(self, alias: EnvAlias, wish: LaneWish, progress: Progress) -> Host:
+        """What production builds for an alias made by a function, except that the backoff of slots is virtual too."""
+        recipe = Recipe(alias, wish.kwargs, wish.render)
+        return SlotsHost(recipe, wish, progress, clock=self._network.loop.time, sleep=lambda _seconds: None)
 
     def send(self, kind: int, seq: int, body: bytes, deadline_ms: int = 0) -> None:
         if self._dead:

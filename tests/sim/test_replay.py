@@ -6,7 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import time
+from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncrl.wire.client_lane import ClientLane
@@ -14,11 +17,13 @@ from asyncrl.wire.envelope import Message
 from asyncrl.wire.server_lane import ServerLane
 from tests.rig.ledger import LaneLedger
 from tests.rig.sim_faults import Fault
+from tests.rig.sim_server import SimLedgerEnv
 from tests.sim.replay import shrink
 from tests.sim.test_seeds import resumed_without_loss
 from tests.sim.world import World, WorldFailed, run_world
 
-pytestmark = pytest.mark.sim
+# Virtual time never waits: the limit is for machines that compute something else meanwhile.
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -39,6 +44,20 @@ def test_another_process_gives_the_same_trace() -> None:
         text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
         digests.update(re.findall(r"trace ([0-9a-f]{16})", text))
     assert len(digests) == 1
+
+
+def test_a_slow_machine_gives_the_same_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots that raise again and again wait on the virtual clock, not on the real one."""
+    world = World(3, tuple(Fault("env.raise", visit) for visit in range(20, 120, 4)), steps=60)
+    quick = run_world(world).trace
+    step = SimLedgerEnv.step
+
+    def slowly(self: SimLedgerEnv, action: np.int64) -> Any:
+        time.sleep(0.01)
+        return step(self, action)
+
+    monkeypatch.setattr(SimLedgerEnv, "step", slowly)
+    assert run_world(world).trace == quick
 
 
 def _twice_is_delivered(self: ClientLane, message: Message) -> Message | None:
