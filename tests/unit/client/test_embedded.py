@@ -39,8 +39,9 @@ async def test_it_serves_and_goes() -> None:
     server = EmbeddedServer("CartPole-v1", 4)
     async with server:
         process = server._process
-        pid, folder = server.pid, Path(server.address.removeprefix("unix:")).parent
-        assert folder.stat().st_mode & 0o777 == 0o700
+        pid, is_unix = server.pid, server.address.startswith("unix:")
+        folder = Path(server.address.removeprefix("unix:")).parent
+        assert folder.stat().st_mode & 0o777 == 0o700 or not is_unix
         connector = GrpcConnector(server.address)
         reply = await connector.describe(pb.DescribeRequest())
         assert (reply.capacity, reply.boot_id) == (4, server.boot_id)
@@ -50,7 +51,7 @@ async def test_it_serves_and_goes() -> None:
     assert not is_alive(pid)
     assert process is not None
     assert process.returncode == 0  # it was asked, not killed
-    assert not folder.exists()
+    assert not (is_unix and folder.exists())
     await server.stop()
 
 
