@@ -54,14 +54,14 @@ def write_json(rows: Sequence[Row], machine: Mapping[str, Any], path: Path) -> N
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_plot(rows: Sequence[Row], subject: str, path: Path) -> None:
-    """One panel per workload: every speed relative to ours, on a logarithmic axis."""
+def write_plot(rows: Sequence[Row], subject: str, path: Path, unit: str = SPEED_UNIT) -> None:
+    """One panel per workload: every speed, the rows in this unit, relative to ours on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    speeds = [row for row in rows if row.unit == SPEED_UNIT and row.value]
+    speeds = [row for row in rows if row.unit == unit and row.value]
     names = list(dict.fromkeys(row.workload for row in speeds))
     panels = [[row for row in speeds if row.workload == name] for name in names]
     heights = [len(panel) + 1.4 for panel in panels]
@@ -70,7 +70,7 @@ def write_plot(rows: Sequence[Row], subject: str, path: Path) -> None:
     )
     for axis, name, panel in zip(axes[:, 0], names, panels, strict=True):
         _draw_panel(axis, name, panel, subject)
-    axes[-1, 0].set_xlabel(f"{SPEED_UNIT} relative to {subject} = 1 (logarithmic)")
+    axes[-1, 0].set_xlabel(f"{unit} relative to {subject} = 1 (logarithmic)")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -45,13 +46,26 @@ def run(
     # Thread pools of NumPy would fight the processes for the cores.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [python, "-m", module, json.dumps(settings)]
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=within_s)
-    except subprocess.TimeoutExpired:
-        raise RunFailed(f"{module}: no result within {within_s:.0f} s") from None
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    if ended.returncode or not lines:
-        raise RunFailed(f"{module}: status {ended.returncode}\n{ended.stderr.strip()[-2000:]}")
+        said, complaint = child.communicate(timeout=within_s)
+    except BaseException as error:
+        os.killpg(child.pid, signal.SIGKILL)  # it may have processes of its own
+        child.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise RunFailed(f"{module}: no result within {within_s:.0f} s") from None
+        raise
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    if child.returncode or not lines:
+        raise RunFailed(f"{module}: status {child.returncode}\n{complaint.strip()[-2000:]}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result
 
@@ -66,12 +80,16 @@ def run_ours(name: str, settings: RunSettings) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- peers
 
 
+def interpreters() -> list[str]:
+    """This one and those in ASYNCRL_PEER_PYTHON, separated as in PATH."""
+    return [sys.executable, *(path for path in os.environ.get("ASYNCRL_PEER_PYTHON", "").split(os.pathsep) if path)]
+
+
 @cache
 def interpreter_for(package: str) -> str | None:
-    """The first of this interpreter and those in ASYNCRL_PEER_PYTHON (separated as in PATH) that has it."""
-    others = [path for path in os.environ.get("ASYNCRL_PEER_PYTHON", "").split(os.pathsep) if path]
+    """The first interpreter that has it."""
     check = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    for python in (sys.executable, *others):
+    for python in interpreters():
         if subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0:
             return python
     return None

@@ -1,0 +1,193 @@
+"""How fast training runs, end to end: `asyncrl train ppo` against other trainers on the same machine.
+
+    python -m benchmarks.train                              every named workload
+    python -m benchmarks.train --workload cartpole-4x128    one of them
+    python -m benchmarks.train --peer-python ~/peers/train/bin/python --peer-cache ~/peers/cache
+
+Every run is a process of its own, one at a time, in rounds; figures are medians over the rounds, ratios are medians of
+the ratios within a round. docs/benchmarks.md says how to get the peers, and how to read the figures.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+
+from benchmarks.report import Row, print_table, write_json, write_plot
+from benchmarks.rollout import machine
+from benchmarks.running import middle
+from benchmarks.train_running import TrainRun, run_ours, run_peer
+from benchmarks.train_workloads import PEERS, SUBJECT, WORKLOADS, Peer, Subject, TrainWorkload
+from benchmarks.workloads import Target
+
+UNIT = "SPS"  # environment steps per second
+UNITS = {"wall_s": "s", "env_steps": "steps", "eval_episodes": "episodes"}
+Name = Literal["cartpole-4x128", "cartpole-4x128-slow", "cartpole-fast", "pong-8x128"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure. An option that is not given is as the workload has it."""
+
+    workload: Annotated[tuple[Name, ...], tyro.conf.UseAppendAction] = ()
+    """Repeatable; none: all of them."""
+    warmup_s: float | None = None
+    """From the first count of steps."""
+    seconds: float | None = None
+    """Of counting, per run; not of whole runs."""
+    repeats: int = 3
+    peers: str | None = None
+    """Comma-separated: cleanrl, sb3, sample-factory, sample-factory-native; "none"."""
+    threads: int | None = None
+    """Torch threads of the peers; default: the best of 1 and 2."""
+    ours: str = ""
+    """Further options of `asyncrl train ppo`, in one word: --ours="--lanes 2"."""
+    peer_python: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Interpreters that have the peers; also from ASYNCRL_PEER_PYTHON. Repeatable."""
+    peer_cache: Path | None = None
+    """Folder of the checkouts of peers that are no packages; also from ASYNCRL_PEER_CACHE."""
+    json: Path | None = None
+    plot: Path | None = None
+    strict: bool = False
+    """Exit with status 1 where a target is missed or a figure for it is."""
+
+
+def chosen(options: Options) -> list[TrainWorkload]:
+    """The workloads with the options laid over them."""
+    picked = [workload for workload in WORKLOADS if workload.name in (options.workload or [workload.name])]
+    for name in ("warmup_s", "seconds"):
+        value: Any = getattr(options, name)
+        if value is not None:
+            picked = [replace(each, settings=replace(each.settings, **{name: value})) for each in picked]
+    if options.peers is None:
+        return picked
+    wanted = [] if options.peers == "none" else options.peers.split(",")
+    if set(wanted) - set(PEERS):
+        raise SystemExit(f"--peers: {', '.join(sorted(set(wanted) - set(PEERS)))}? Known are {', '.join(PEERS)}")
+    return [replace(workload, peers=tuple(name for name in workload.peers if name in wanted)) for workload in picked]
+
+
+class Results:
+    """SPS by name and round, and the figures of our whole runs."""
+
+    def __init__(self, workload: TrainWorkload, options: Options, console: Console) -> None:
+        self.workload = workload
+        self.speeds: dict[str, list[float]] = {}
+        self.figures: dict[str, list[float]] = {}
+        self.notes: dict[str, str] = {}
+        self._options = options
+        self._console = console
+        self._best: dict[str, tuple[str, int]] = {}
+
+    def measure(self, repeats: int) -> None:
+        for turn in range(repeats):
+            for subject in self.workload.subjects:
+                self._ours(subject, turn)
+            for name in self.workload.peers:
+                self._peer(name, turn)
+
+    def _say(self, turn: int, name: str, run: TrainRun) -> None:
+        text = run.why if run.sps is None else f"{run.sps:,.0f} {UNIT}"
+        self._console.print(f"  {self.workload.name} round {turn + 1}: {name} {text}", highlight=False, markup=False)
+
+    def _ours(self, subject: Subject, turn: int) -> None:
+        run = run_ours(subject, self.workload.settings, shlex.split(self._options.ours))
+        self._say(turn, subject.name, run)
+        if run.sps is None or run.why:
+            self.notes[subject.name] = run.why
+            return
+        self.notes[subject.name] = shlex.join([*subject.options, *shlex.split(self._options.ours)])
+        self.speeds.setdefault(subject.name, []).append(run.sps)
+        for figure, value in run.figures.items():
+            self.figures.setdefault(figure, []).append(value)
+
+    def _peer(self, name: str, turn: int) -> None:
+        """First round: the best of its choices; later ones repeat that."""
+        if turn and name not in self._best:
+            return
+        peer = PEERS[name]
+        tried = self._choices(peer)
+        best = TrainRun(None)
+        for variant, threads in (self._best[name],) if turn else tried:
+            run = run_peer(peer, self.workload.settings, variant, threads)
+            self._say(turn, f"{name} ({_spelt(variant, threads)})", run)
+            if run.sps is None:
+                self.notes.setdefault(name, run.why)
+            elif best.sps is None or run.sps > best.sps:
+                best, self._best[name] = run, (variant, threads)
+            if run.why.startswith("absent;"):
+                break
+        if best.sps is not None:
+            self.speeds.setdefault(name, []).append(best.sps)
+            others = "; ".join(_spelt(*choice) for choice in tried)
+            self.notes[name] = f"{_spelt(*self._best[name])}: the best of {others} ({best.why})"
+
+    def _choices(self, peer: Peer) -> list[tuple[str, int]]:
+        wanted = self._options.threads
+        return [choice for choice in peer.choices if wanted in (None, choice[1])] or list(peer.choices)
+
+    def ratios(self, subject: str) -> dict[str, float]:
+        """This one of ours divided by each peer."""
+        ours = self.speeds.get(subject, [])
+        return {
+            name: middle([mine / other for mine, other in zip(ours, self.speeds[name], strict=False)])
+            for name in self.workload.peers
+            if ours and name in self.speeds
+        }
+
+    def rows(self) -> Iterator[Row]:
+        subjects = [subject.name for subject in self.workload.subjects]
+        for name in (*subjects, *self.workload.peers):
+            speeds = self.speeds.get(name)
+            value = middle(speeds) if speeds else None
+            ratios = self.ratios(name) if name in subjects else {}
+            yield Row(self.workload.name, name, value, UNIT, ratios, self.notes.get(name, ""))
+        for figure, values in self.figures.items():
+            yield Row(self.workload.name, f"{SUBJECT} {figure}", middle(values), UNITS.get(figure, ""))
+        yield from (self._verdict(target) for target in self.workload.targets)
+
+    def _verdict(self, target: Target) -> Row:
+        subject, _, other = target.of.partition(" / ")
+        values = self.figures.get(target.of)
+        value = self.ratios(subject).get(other) if values is None else middle(values)
+        note = "not measured" if value is None else "met" if target.met(value) else "MISSED"
+        return Row(self.workload.name, f"target {target.of} {target}", value, "×" if other else "", note=note)
+
+
+def _spelt(variant: str, threads: int) -> str:
+    return f"{variant}, threads {threads}" if variant else f"threads {threads}"
+
+
+def main(options: Options) -> int:
+    if options.peer_python:
+        known = os.environ.get("ASYNCRL_PEER_PYTHON", "")
+        os.environ["ASYNCRL_PEER_PYTHON"] = os.pathsep.join((*options.peer_python, known))
+    if options.peer_cache is not None:
+        os.environ["ASYNCRL_PEER_CACHE"] = str(options.peer_cache.resolve())
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    about = machine()
+    rows: list[Row] = []
+    for workload in chosen(options):
+        results = Results(workload, options, console)
+        results.measure(options.repeats)
+        found = list(results.rows())
+        print_table(found, console)
+        rows += found
+        # After each workload: whoever interrupts keeps what there is.
+        if options.json is not None:
+            write_json(rows, about, options.json)
+    if options.plot is not None:
+        write_plot(rows, SUBJECT, options.plot, UNIT)
+    return int(options.strict and any(row.note in ("MISSED", "not measured") for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Options, description=__doc__)))
