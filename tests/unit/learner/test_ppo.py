@@ -199,6 +199,17 @@ def test_correction_is_for_older_data(mode: str, correction: Literal["auto", "no
     assert PPO(model, config).update([unroll], 0.0)["losses/explained_variance"] == pytest.approx(explained, rel=1e-5)
 
 
+def test_correction_is_found_anew_for_each_epoch() -> None:
+    """Two epochs over old data are what two updates of one epoch are: each begins with the weights of then."""
+    config = dataclasses.replace(CONFIG, correction="vtrace", update_epochs=2, num_minibatches=2)
+    unroll = acted(model_for(config), num_steps=64)
+    twice, once = learner_for(config), learner_for(dataclasses.replace(config, update_epochs=1))
+    twice.update([unroll], 0.0)
+    once.update([unroll], 0.0)
+    once.update([unroll], 0.0)
+    assert torch.equal(parameters_of(twice.model), parameters_of(once.model))
+
+
 # ------------------------------------------------------------------------------------------------------ rows that count
 
 
@@ -364,6 +375,20 @@ def test_bfloat16_gradients_are_near_plain_ones() -> None:
         learner.update([acted(model_for(CONFIG), num_steps=64)], 0.0)
     assert torch.cosine_similarity(gradients[0], gradients[1], dim=0) > 0.99
     assert not torch.equal(gradients[0], gradients[1])
+
+
+def test_normalised_rewards_are_divided_by_the_deviation_of_returns() -> None:
+    """The round's own returns count towards the deviation, and the clip comes after the division."""
+    config = dataclasses.replace(CONFIG, clip_reward=0.3)
+    unroll = acted(model_for(config), num_steps=64)
+    scaled = learner_for(dataclasses.replace(config, normalize_reward=True))
+    scaled.update([unroll], 0.0)
+    assert scaled.model.rewards is not None
+    divisor = scaled.model.rewards.divisor
+    assert divisor > 2.0
+    plain = learner_for(config)
+    plain.update([changed(unroll, reward=unroll.reward / divisor)], 0.0)
+    assert torch.equal(parameters_of(plain.model), parameters_of(scaled.model))
 
 
 # ------------------------------------------------------------------------------------------------------ what goes wrong
