@@ -5,8 +5,7 @@ Observations are Box [1] or [2] in float32, actions Discrete(2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -117,9 +116,3 @@ class MarkedEnd(Probe):
     def step(self, action: np.int64) -> Step:
         pays = self._coin > 0
         return self.seen(1.0), float(pays), pays, not pays, {}
-
-
-PROBES: Final[dict[str, Callable[[], Probe]]] = {
-    probe.__name__: probe
-    for probe in (ConstantObs, RandomObs, DelayedReward, RewardByAction, RewardByBoth, Timeout, MarkedEnd)
-}
