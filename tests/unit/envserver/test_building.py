@@ -63,6 +63,15 @@ def test_every_choice_of_host_has_its_reason(option: str, wants: dict[str, Any],
         assert build(option, count, host=pb.NATIVE, **wants).kind == pb.NATIVE
 
 
+def test_an_old_ale_has_no_native_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured of a later release is not taken for granted; the reason says how to get there."""
+    monkeypatch.setattr("envserver.native_atari.ale_version", lambda: (0, 11))
+    host = build(PONG, 1)
+    assert host.kind == pb.SLOTS
+    assert "ale-py is older than 0.12" in host.reason
+    host.close()
+
+
 def test_what_a_host_declares_is_what_was_wanted() -> None:
     """Declared abilities cover the wants of the Open that they were built for."""
     host = build(PONG, 1, per_slot_seeds=True, masked_reset=True)

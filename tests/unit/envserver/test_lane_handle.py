@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 
 import pytest
 
 from asyncrl.wire._generated import env_pb2 as pb
-from envserver.lane_handle import CLOSE_S, LOG_BYTES
+from envserver.lane_handle import CLOSE_S, LOG_BYTES, LogPipe
 from envserver.launching import Launcher
 from tests.unit.envserver.watching import is_alive
 from tests.unit.envserver.wild_env import (
@@ -96,3 +97,19 @@ async def test_200_mb_of_output_neither_blocks_nor_stays(name: str, launchers: C
     await noisy.stepped()
     await until(lambda: noisy.handle.log_tail().endswith(b"the last line\n"))
     assert len(noisy.handle.log_tail()) == LOG_BYTES
+
+
+async def test_the_rest_of_the_output_is_read_at_the_end() -> None:
+    """What a lane wrote as it died, before the loop had a turn: it is in the tail, the end of the pipe too."""
+    readable, writable = os.pipe()
+    log = LogPipe(readable)
+    os.write(writable, b"about to divide by zero\n")
+    assert log.tail == b""
+    log.read_rest()
+    assert log.tail == b"about to divide by zero\n"
+    log.read_rest()
+    os.write(writable, b"so it was\n")
+    os.close(writable)
+    log.read_rest()
+    assert log.tail.endswith(b"by zero\nso it was\n")
+    log.close()
