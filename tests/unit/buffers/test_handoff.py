@@ -128,6 +128,18 @@ async def test_a_cancelled_put_has_put_nothing() -> None:
     assert [unroll.round for unroll in taken] == [2]
 
 
+async def test_one_take_frees_room_for_several() -> None:
+    """A list of two is taken: both of those that wait behind it have room, and get it without another take."""
+    handoff = Handoff(2)
+    await handoff.put([an_unroll(number=0), an_unroll(number=1)])
+    async with asyncio.timeout(LONG_S), asyncio.TaskGroup() as group:
+        for number in (2, 3):
+            group.create_task(handoff.put([an_unroll(number=number)]))
+        await asyncio.sleep(0.01)
+        handoff.take()
+    assert handoff.num_waiting == 2
+
+
 async def test_stop_frees_both_sides() -> None:
     """A thread that waits to take gets None, a task that waits to put gets an error; so does whoever comes later."""
     empty, full = Handoff(1), Handoff(1)

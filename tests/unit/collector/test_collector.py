@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from asyncrl.collector.counts import CollectorState
+from asyncrl.collector.lane_driver import Phase
 from asyncrl.errors import ConfigError, LocalProtocolError, ServerRefused
 from asyncrl.records import Unroll
 from asyncrl.wire.envelope import error_body
@@ -99,6 +100,72 @@ def test_the_last_row_of_a_lost_lane_is_cut() -> None:
             assert (unroll.incarnation == 1).all()
             assert unroll.valid.all()
             assert unroll.round == 1
+
+    collecting(main)
+
+
+TWO_SERVERS = [{"address": "toy:1", "capacity": 2}, {"address": "toy:2", "capacity": 2}]
+
+
+def test_rounds_go_on_without_a_lane_that_stays_away() -> None:
+    """One of two servers is down for long: rounds of the other lane alone, then rounds of both again."""
+
+    async def main(rig: Rig) -> None:
+        collecting = Collecting(rig, act_groups=1)
+
+        async def lose_for_long() -> None:
+            await collecting.learn(2)
+            rig.servers[1].die()
+            await collecting.learn(6)
+            rig.servers[1].restart("boot-2")
+            while len(collecting.taken[-1]) < 2:
+                await collecting.learn(1)
+            await collecting.learn(2)
+
+        await collecting.during(lose_for_long())
+        sizes = [len(unrolls) for unrolls in collecting.taken]
+        assert sizes[:2] == sizes[-3:-1] == [2, 2]
+        assert sizes.count(1) >= 3
+        assert [unrolls[0].round for unrolls in collecting.taken] == list(range(len(sizes)))
+        check_names(collecting.unrolls)
+
+    collecting(main, servers=TWO_SERVERS)
+
+
+def test_a_round_in_which_nothing_happened_is_not_waited_for() -> None:
+    """Both lanes are lost before their first reply: the one that is back first begins as soon as the other is lost."""
+
+    async def main(rig: Rig) -> None:
+        collecting = Collecting(rig)
+        while len(rig.fleet._arrivals) < 2:  # both lanes have been reset
+            await asyncio.sleep(0.001)
+        for server in rig.servers:
+            server.hold_replies = True
+
+        async def lose_both_early() -> None:
+            while not all(lane.phase is Phase.STEPPING for lane in collecting.collector._drivers):
+                await asyncio.sleep(0.0001)
+            rig.servers[0].hold_replies = False
+            rig.servers[0].lose_lanes("hang")
+            await asyncio.sleep(5)
+            stats = collecting.collector.stats
+            assert (stats.steps, stats.lost_lanes) == (0, 1)
+            rig.servers[1].lose_lanes("hang")  # its replacement is held up as well
+            await collecting.learn(1)
+            assert [(unroll.lane, unroll.round) for unroll in collecting.unrolls] == [(0, 0)]
+
+        await collecting.during(lose_both_early())
+
+    collecting(main, servers=TWO_SERVERS)
+
+
+def test_lanes_that_wait_for_room_are_not_waited_for() -> None:
+    """Async, forwards of two lanes: when one lane's unroll finds no room, the other goes on without the deadline."""
+
+    async def main(rig: Rig) -> None:
+        collecting = Collecting(rig, capacity=1, lag=None, fire_at=2, act_deadline_s=1000.0)
+        await collecting.during(collecting.learn(12, within_s=900.0, train=False))
+        assert {unroll.lane for unroll in collecting.unrolls} == {0, 1}
 
     collecting(main)
 

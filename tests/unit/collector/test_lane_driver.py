@@ -7,10 +7,15 @@ import asyncio
 import numpy as np
 import pytest
 
-from asyncrl.collector.counts import CollectorState
+from asyncrl.client.fleet_lane import Arrival
+from asyncrl.collector.counts import CollectorState, CollectorStats
+from asyncrl.collector.joining import ActRequest
 from asyncrl.collector.lane_driver import LaneDriver, Phase
-from asyncrl.errors import LocalProtocolError
+from asyncrl.errors import LaneLost, LocalProtocolError
 from asyncrl.keyed_noise import row_keys, uniform
+from asyncrl.policy import Acted
+from asyncrl.records import Unroll
+from asyncrl.wire.step_rows import StepRows
 from tests.unit.client.fleet_rig import Rig
 from tests.unit.collector.collecting import RUN_SEED, Collecting, collecting
 
@@ -105,6 +110,63 @@ def test_rows_that_answer_nothing_are_refused() -> None:
         with pytest.raises(ExceptionGroup) as caught:
             await collecting.during(interfere())
         assert caught.group_contains(LocalProtocolError, match="answer no step")
+
+    collecting(main)
+
+
+class Desk:
+    """An owner whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.stats = CollectorStats(0)
+        self.requests: list[tuple[ActRequest, asyncio.Future[Acted]]] = []
+        self.lost: list[tuple[Unroll | None, bool]] = []
+
+    def submit(self, request: ActRequest) -> asyncio.Future[Acted]:
+        answer: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
+        self.requests.append((request, answer))
+        return answer
+
+    def lane_at_gate(self, driver: LaneDriver) -> None:
+        driver.begin(0)
+
+    def unroll_complete(self, driver: LaneDriver, unroll: Unroll | None) -> None: ...
+
+    def lane_lost(self, driver: LaneDriver, unroll: Unroll | None, in_round: bool) -> None:
+        self.lost.append((unroll, in_round))
+
+    def episodes_ended(self, driver: LaneDriver, rows: StepRows) -> None: ...
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+def test_answers_to_a_lost_lane_are_for_nobody() -> None:
+    """Lost between the forward and its delivery: nothing is sent; keys and carry that it may still read stay as is."""
+
+    async def main(rig: Rig) -> None:
+        desk, state = Desk(), CollectorState.fresh(4, [np.ones((4, 2))])
+        rows = (await rig.recv()).rows
+        lane = rig.fleet.lanes[0]
+        driver = LaneDriver(lane, 3, state, desk)
+        names = (lane.incarnation, lane.episode, lane.t)
+        driver.arrived(Arrival(lane, rows, None, *names))
+        ((asked, answer),) = desk.requests
+        keys = np.array(asked.keys).tolist()
+        zeros = np.zeros(2)
+        answer.set_result(Acted([zeros.astype(np.int64)], zeros, zeros, 0, [np.full((2, 2), 5.0)]))
+        driver.arrived(Arrival(lane, None, LaneLost("LANE_LOST", "gone"), *names))
+        await asyncio.sleep(0.1)
+        assert desk.lost == [(None, True)]
+        assert lane.in_flight == 0
+        assert driver.phase is Phase.OUT
+        assert desk.stats.lost_steps == 0
+        driver.arrived(Arrival(lane, rows, None, *names))
+        again, _ = desk.requests[1]
+        assert np.array(asked.keys).tolist() == keys
+        assert np.array(again.keys).tolist() == [key + 1 for key in keys]
+        assert again.carry[0].tolist() == [[1.0, 1.0]] * 2
+        assert not np.shares_memory(again.carry[0], asked.carry[0])
 
     collecting(main)
 
