@@ -52,24 +52,22 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError("--episodes and --num-envs are 1 or more")
 
     from asyncrl.client.loop_factory import new_event_loop
-    from asyncrl.run.playing import play_run
+    from asyncrl.run.playing import PlayWish, play_run
     from asyncrl.run.run_dir import RunDir
 
     folder = RunDir(options.run)
     if not folder.config.exists():
         raise ConfigError(f"{options.run} is no run: it has no config.json; `asyncrl runs` lists them")
     video = folder.video / f"{options.which}.mp4" if options.video else None
-    playing = play_run(
-        folder,
-        options.episodes,
+    wish = PlayWish(
+        episodes=options.episodes,
         which=options.which,
         num_envs=options.num_envs,
         seed=options.seed,
         deterministic=not options.sampled,
         video=video,
-        servers=options.servers,
-        access=options.access if options.servers else None,
     )
+    playing = play_run(folder, wish, options.servers, options.access if options.servers else None)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         found = runner.run(playing)
     shortest, longest = min(found.lengths), max(found.lengths)

@@ -1,7 +1,9 @@
 """`asyncrl train ALGORITHM`: one training run, from options to the last line that says where everything is.
 
 Invariants: a setting has one name and one help text, that of the configuration (test_every_setting_is_an_option);
-`--preset` and `--config` stand behind the options of the command line (test_the_command_line_wins).
+`--preset` and `--config` stand behind the options of the command line (test_the_command_line_wins), and the settings of
+a run that is resumed by its path behind all of them (test_a_path_to_resume_brings_its_settings); a signal while torch
+is imported is a stop, too (test_E1_a_signal_before_there_is_a_run).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import tyro
 
@@ -19,6 +21,8 @@ from asyncrl.cli.access import Reach
 from asyncrl.config import PPOConfig
 from asyncrl.errors import ConfigError
 from asyncrl.run import options
+from asyncrl.run.session import run_to_resume, saved_config
+from asyncrl.run.signals import StopSignals
 
 FIRST_RUN: Final = ("ppo", "--preset", "start")  # what `asyncrl train` alone does
 _Servers = Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT,...", help_behavior_hint="(default: our own)")]
@@ -45,9 +49,7 @@ class Train(PPOConfig, Reach):
 
 def run(arguments: Sequence[str]) -> int:
     """The command; its exit status."""
-    algorithm, *rest = arguments or FIRST_RUN
-    if algorithm.startswith("-"):
-        algorithm, rest = "ppo", [algorithm, *rest]
+    algorithm, rest = split(arguments or FIRST_RUN)
     if algorithm not in options.ALGORITHMS:
         close = options.nearest(algorithm, list(options.ALGORITHMS))
         raise ConfigError(f"there is no algorithm {algorithm!r}{close}: {', '.join(options.ALGORITHMS)}")
@@ -56,16 +58,33 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     wanted = parse(algorithm, rest)
     # Only now: torch takes seconds to import, and mistakes should not.
-    from asyncrl.run.console import train_in_console
-
+    with StopSignals() as signals:
+        from asyncrl.run.console import train_in_console
+    if signals.caught:
+        return 0
     return train_in_console(algorithm, config_of(wanted), wanted.servers, wanted.access)
 
 
+def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The algorithm, and its options. Without one it is that of the run which is resumed, else ppo."""
+    first, *rest = arguments
+    if not first.startswith("-"):
+        return first, rest
+    resumed = _ahead(arguments).resume
+    return (saved_config(run_to_resume(resumed))[0] if resumed else "ppo"), list(arguments)
+
+
 def parse(algorithm: str, arguments: Sequence[str]) -> Train:
-    """Everything the command line says, over preset and file."""
+    """Everything the command line says, over preset, file, and the run that is resumed."""
     joined = _join_mode(arguments)
     sources = _ahead(joined)
-    base = options.resolve(algorithm, preset_name=sources.preset, config=sources.config)
+    before: dict[str, Any] | None = None
+    if sources.resume:
+        was, settings = saved_config(run_to_resume(sources.resume))
+        if was != algorithm:
+            raise ConfigError(f"--resume {sources.resume} is a run of {was}, not of {algorithm}")
+        before = dataclasses.asdict(settings)
+    base = options.resolve(algorithm, preset_name=sources.preset, config=sources.config, before=before)
     default = Train(**dataclasses.asdict(base), preset=sources.preset, config=sources.config)
     return tyro.cli(Train, prog=f"asyncrl train {algorithm}", args=joined, default=default)
 
@@ -75,11 +94,15 @@ def config_of(wanted: Train) -> PPOConfig:
 
 
 def _ahead(arguments: Sequence[str]) -> argparse.Namespace:
-    """`--preset` and `--config`, which decide what the other options default to."""
+    """`--preset`, `--config` and a path to `--resume`, which decide what the other options default to."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", default="")
     parser.add_argument("--config", type=Path, default=None)
-    return parser.parse_known_args(list(arguments))[0]
+    parser.add_argument("--resume", default="")
+    found = parser.parse_known_args(list(arguments))[0]
+    if found.resume in ("auto", "no"):
+        found.resume = ""
+    return found
 
 
 def _join_mode(arguments: Sequence[str]) -> list[str]:

@@ -127,6 +127,8 @@ class EmbeddedServer:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 limit=LINE_BYTES,
+                # Ctrl-C is meant for the program whose server this is: it may still need the environments.
+                start_new_session=True,
             )
         except OSError as error:
             raise ConnectionFailed(f"the embedded env server could not be started: {error}", "spawn") from None

@@ -3,15 +3,17 @@
 In sync and lag modes a list from the hand-off is a round. In async mode lists are gathered until a round's number of
 steps is there, and what is too old by then is left out. An empty list wakes the thread and is no round.
 
-Guard: `_calls` and `_is_over` belong to `_lock`. `_busy_since` and `_durations` are written by the thread and read by
-the loop, a single reference each. Everything else that both touch is the hand-off's and the mailbox's own affair.
+Guard: `_calls` and `_is_over` belong to `_lock`. `standing`, `failure`, `_busy_since` and `_durations` are written by
+the thread and read by the loop, a single reference each. Everything else that both touch is the hand-off's and the
+mailbox's own affair.
 
 Invariants: a round is trained on, published and then told of, in this order (test_rounds_are_published_then_told); an
 error ends the hand-off with a typed error that reaches the loop (test_an_error_reaches_the_loop); calls run between
 updates in the thread, also while it waits for data (test_calls_run_between_updates); stopping ends after the update it
 is in, and every call is answered (test_stopping_ends_after_the_update, test_every_call_is_answered); an update that
 hangs is told of once (test_a_hang_is_told_of_once); in async mode no round is shorter than asked for, and nothing is
-trained on that is too old (test_async_gathers_what_is_fresh).
+trained on that is too old (test_async_gathers_what_is_fresh); after the last round nothing more is trained on
+(test_nothing_is_trained_on_after_the_last_round).
 """
 
 from __future__ import annotations
@@ -70,6 +72,13 @@ class Update(NamedTuple):
     wait_s: float = 0.0  # spent waiting for the round
 
 
+class Standing(NamedTuple):
+    """What the model has been trained on."""
+
+    rounds: int
+    steps: int
+
+
 class Hang(NamedTuple):
     """An update that takes much longer than they do."""
 
@@ -101,12 +110,15 @@ class LearnerThread:
         config: PPOConfig,
         on_update: Callable[[Update], None],
         *,
-        rounds: int = 0,
+        standing: Standing | None = None,
+        last_round: int | None = None,
         wish: ThreadWish | None = None,
     ) -> None:
         self._handoff, self._learner, self._box, self._config = handoff, learner, box, config
         self._on_update = on_update
-        self._rounds = rounds
+        self.standing = standing or Standing(0, 0)  # replaced after each round; exact for whoever reads it in a `call`
+        self.failure: LearnerFailed | None = None  # what the model holds then is of no whole round
+        self._last_round = last_round
         self._wish = wish or ThreadWish()
         is_async = config.max_ahead is None
         self._staleness = Staleness(config.max_lag if is_async else None)
@@ -191,8 +203,9 @@ class LearnerThread:
             keep_freed_memory()
             self._learn()
         except BaseException as error:  # whatever it is, the loop has to know
-            failure = LearnerFailed(f"round {self._rounds + 1}: {type(error).__name__}: {error}")
+            failure = LearnerFailed(f"round {self.standing.rounds + 1}: {type(error).__name__}: {error}")
             failure.__cause__ = error
+            self.failure = failure
             self._handoff.stop(failure)
         finally:
             self._busy_since = None
@@ -203,20 +216,21 @@ class LearnerThread:
 
     def _learn(self) -> None:
         config = self._config
-        while True:
+        while self.standing.rounds != self._last_round:
+            rounds, steps = self.standing
             began = time.monotonic()
             unrolls = self._gather()
             if unrolls is None:
                 return
             self._busy_since = taken = time.monotonic()
-            metrics = self._learner.update(unrolls, min(self._rounds / max(config.num_rounds, 1), 1.0))
-            publish(self._learner.model, self._box, self._rounds + 1)
-            self._rounds += 1
+            metrics = self._learner.update(unrolls, min(rounds / max(config.num_rounds, 1), 1.0))
+            publish(self._learner.model, self._box, rounds + 1)
+            of_round = sum(unroll.num_valid for unroll in unrolls)
+            self.standing = Standing(rounds + 1, steps + of_round)
             spent = time.monotonic() - taken
             self._busy_since = None
             self._durations.append(spent)
-            steps = sum(unroll.num_valid for unroll in unrolls)
-            self._tell(self._on_update, Update(self._rounds, steps, metrics, spent, taken - began))
+            self._tell(self._on_update, Update(rounds + 1, of_round, metrics, spent, taken - began))
 
     def _gather(self) -> list[Unroll] | None:
         """A round; None once the hand-off is stopped."""
@@ -227,7 +241,7 @@ class LearnerThread:
             if taken is None:
                 return None
             self._answer_calls()
-            admitted = self._staleness.admit(taken, self._rounds)
+            admitted = self._staleness.admit(taken, self.standing.rounds)
             if not self._round_steps:
                 if taken:
                     return taken  # lanes that were lost in it belong to the round as well

@@ -7,7 +7,8 @@
   test_E4_one_report_for_a_disk_that_stays_bad).
 * A damaged one is passed over, with a reason (test_a_flipped_bit_anywhere_leads_to_the_one_before).
 * One of another environment or algorithm is refused, not passed over (test_another_environment_is_refused).
-* The newest `keep` and the best one stay (test_the_newest_and_the_best_stay).
+* The newest `keep` and the best one stay (test_the_newest_and_the_best_stay); one that is saved out of turn, with the
+  serial of its turn, is not taken for the newest (test_one_out_of_turn_is_not_the_newest).
 
 Order of a save, each step synced before the next: parts and manifest in a directory with a temporary name, its entries,
 the rename to `step_N`, the parent's entries, `LATEST`. `LATEST` and `BEST` hold a name for people and other programs;
@@ -19,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,20 +62,33 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one run. Everything blocks on the disk: never call it on the loop. Guarded by a lock."""
 
-    def __init__(self, directory: Path, identity: Identity, *, keep: int = 3, files: Files = FILES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        identity: Identity,
+        *,
+        keep: int = 3,
+        files: Files = FILES,
+        damaged: Sequence[Damage] = (),
+    ) -> None:
         self.directory = directory
         self.identity = identity
         self._keep = max(keep, 1)
         self._files = files
         self._lock = threading.Lock()
         self._trouble = ""  # what was reported and has not ended
-        self._known_damaged: set[Path] = set()
+        self._known_damaged = {damage.path for damage in damaged}
 
-    def save(self, step: int, parts: Mapping[str, Part], info: Mapping[str, Any] | None = None) -> Path:
-        """The new checkpoint's directory, or CheckpointNotSaved with everything as it was."""
+    def save(
+        self, step: int, parts: Mapping[str, Part], info: Mapping[str, Any] | None = None, *, serial: int | None = None
+    ) -> Path:
+        """The new checkpoint's directory, or CheckpointNotSaved with everything as it was.
+
+        `serial`: its place among the others, for one that is not saved in turn; None: the newest.
+        """
         with self._lock:
             try:
-                return self._save(step, parts, dict(info or {}))
+                return self._save(step, parts, dict(info or {}), serial)
             except OSError as error:
                 raise CheckpointNotSaved(f"no checkpoint at step {step}: {error.strerror or error}") from error
             finally:
@@ -87,10 +101,11 @@ class CheckpointStore:
         info: Mapping[str, Any] | None = None,
         *,
         report: Callable[[str], None],
+        serial: int | None = None,
     ) -> Path | None:
         """As `save`, but trouble with the disk is a report, one for as long as the same trouble lasts."""
         try:
-            path = self.save(step, parts, info)
+            path = self.save(step, parts, info, serial=serial)
         except CheckpointNotSaved as error:
             cause = error.__cause__
             trouble = f"{type(cause).__name__} {getattr(cause, 'errno', '')}"
@@ -121,11 +136,12 @@ class CheckpointStore:
         self._known_damaged = {damage.path for damage in found.damaged}
         return found
 
-    def _save(self, step: int, parts: Mapping[str, Part], info: dict[str, Any]) -> Path:
+    def _save(self, step: int, parts: Mapping[str, Part], info: dict[str, Any], serial: int | None) -> Path:
         files = self._files
         files.make_directories(self.directory)
         self._sweep()
-        serial = 1 + max((manifest.serial for manifest in readable(self.directory).values()), default=0)
+        newest = max((manifest.serial for manifest in readable(self.directory).values()), default=0)
+        serial = newest + 1 if serial is None else serial
         path = self._free_name(step)
         temporary = self.directory / f"{TEMPORARY}{path.name}"
         files.make_directory(temporary)
@@ -137,8 +153,9 @@ class CheckpointStore:
         # It is a checkpoint from here on: trouble with what follows must not call it unsaved.
         with suppress(OSError):
             files.sync_directory(self.directory)
-            replace_file(self.directory / LATEST, f"{path.name}\n".encode(), files)
-        self._prune()
+            if serial >= newest:
+                replace_file(self.directory / LATEST, f"{path.name}\n".encode(), files)
+        self._prune(path)
         return path
 
     def _free_name(self, step: int) -> Path:
@@ -156,11 +173,11 @@ class CheckpointStore:
                 with suppress(OSError):
                     (self._files.remove_tree if path.is_dir() else self._files.remove_file)(path)
 
-    def _prune(self) -> None:
+    def _prune(self, saved: Path) -> None:
         best = best_of(self.directory)
         found = list(readable(self.directory))
         whole = [path for path in found if path not in self._known_damaged]
-        stay = {*whole[: self._keep], *(best or ())[:1]}
+        stay = {*whole[: self._keep], *(best or ())[:1], saved}
         for path in found:
             if path in stay:
                 continue

@@ -2,6 +2,7 @@
 
 * Nobody waits for the screen: `show` leaves a snapshot, a thread draws the newest one; a terminal that is stopped
   (Ctrl-S) or a pipe that nobody reads stops this thread alone (test_a_screen_that_hangs_stops_nobody).
+* What is said meanwhile stands above the panel, or between the lines, once each (test_what_is_said_is_shown_once).
 * Plain lines come every `plain_every_s` of the run's own clock; every event comes once (test_plain_lines).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from types import TracebackType
 from typing import Final, Self
 
@@ -32,6 +34,7 @@ class Dashboard:
         self.is_live = self.console.is_terminal and not os.environ.get("CI") if live is None else live
         self._plain_every_s = plain_every_s
         self._shot: Snapshot | None = None
+        self._said: deque[str] = deque()  # append and popleft are atomic
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 
@@ -41,6 +44,18 @@ class Dashboard:
     def show(self, shot: Snapshot) -> None:
         """This is how the run stands. Never blocks."""
         self._shot = shot
+
+    def say(self, text: str) -> None:
+        """A line for whoever watches. Never blocks while the dashboard is open."""
+        if self._thread.is_alive():
+            self._said.append(text)
+        else:
+            self._print(text)
+
+    def leave(self) -> None:
+        """The process ends now: the terminal gets its cursor back. Blocks on the screen."""
+        if self.is_live and self._thread.is_alive():
+            self.console.show_cursor(True)
 
     def close(self) -> None:
         """Draws the last snapshot and leaves it on the screen. Idempotent; gives up on a screen that hangs."""
@@ -69,6 +84,7 @@ class Dashboard:
             stopping = False
             while not stopping:
                 stopping = self._stopping.wait(EVERY_S)
+                self._print_said()
                 shot = self._shot
                 if shot is not None and shot is not drawn:
                     live.update(panel(shot, self.console.width, self.console.height), refresh=True)
@@ -80,6 +96,7 @@ class Dashboard:
         stopping = False
         while not stopping:
             stopping = self._stopping.wait(EVERY_S)
+            self._print_said()
             shot = self._shot
             if shot is None:
                 continue
@@ -94,6 +111,10 @@ class Dashboard:
         if printed is None or shot.state != printed.state:
             return True
         return shot.elapsed_s - printed.elapsed_s >= self._plain_every_s
+
+    def _print_said(self) -> None:
+        while self._said:
+            self._print(self._said.popleft())
 
     def _print(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False)

@@ -22,6 +22,7 @@ from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.act_batcher import ActBatcher
 from asyncrl.collector.joining import ActRequest
+from asyncrl.keyed_noise import STEP_BITS
 from asyncrl.policy import Acted, Policy
 from asyncrl.wire.flags import FIRST
 from asyncrl.wire.step_rows import StepRows
@@ -95,7 +96,8 @@ class _Game:
         self._batcher = batcher
         self._seed = seed
         self._scores = [_LaneScore.of([wanted[slot] for slot in lane.fleet_slots]) for lane in fleet.lanes]
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._answers: dict[int, asyncio.Future[Acted]] = {}  # what each lane waits for
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def play(self) -> Evaluation:
         for lane in self._fleet.lanes:
@@ -103,9 +105,9 @@ class _Game:
                 lane.reset(seeds=[self._seed + int(slot) for slot in lane.fleet_slots])
         async with asyncio.TaskGroup() as group:
             receiving = group.create_task(self._receive())
-            self._failed.add_done_callback(lambda _: receiving.cancel())
-        if self._failed.done():
-            self._failed.result()
+            await asyncio.wait([self._over])
+            receiving.cancel()
+        self._over.result()
         by_slot = [
             pair
             for lane in self._fleet.lanes
@@ -115,30 +117,44 @@ class _Game:
         return Evaluation(returns, tuple(length for _, lengths in by_slot for length in lengths))
 
     async def _receive(self) -> None:
-        while not all(score.complete for score in self._scores):
-            arrival = await self._fleet.recv()
-            if arrival.rows is not None:
-                self._take(arrival.lane, arrival.rows)
+        try:
+            while not all(score.complete for score in self._scores):
+                arrival = await self._fleet.recv()
+                if arrival.rows is None:
+                    self._answers.pop(arrival.lane.index, None)  # actions for a lane that is no more
+                else:
+                    self._take(arrival.lane, arrival.rows)
+        except Exception as error:
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._over.done():
+            return
+        if error is None:
+            self._over.set_result(None)
+        else:
+            self._over.set_exception(error)
 
     def _take(self, lane: FleetLane, rows: StepRows) -> None:
         score = self._scores[lane.index]
         score.add(rows)
         if score.complete:
             return
-        keys = (lane.fleet_slots.astype(np.uint64) << np.uint64(40)) | np.uint64(score.steps)
+        keys = (lane.fleet_slots.astype(np.uint64) << np.uint64(STEP_BITS)) | np.uint64(score.steps)
         score.steps += 1
         first = (rows.flags & FIRST) != 0
-        request = ActRequest(lane.index, rows.obs, first, rows.mask, score.carry, keys)
-        self._batcher.submit(request).add_done_callback(partial(self._acted, lane))
+        answer = self._batcher.submit(ActRequest(lane.index, rows.obs, first, rows.mask, score.carry, keys))
+        self._answers[lane.index] = answer
+        answer.add_done_callback(partial(self._acted, lane))
 
     def _acted(self, lane: FleetLane, answer: asyncio.Future[Acted]) -> None:
-        if answer.cancelled():
+        if answer.cancelled() or self._answers.get(lane.index) is not answer:
             return
-        error = answer.exception()
-        if error is not None:
-            if not self._failed.done():
-                self._failed.set_exception(error)
-            return
-        acted = answer.result()
-        self._scores[lane.index].carry = acted.carry
-        lane.step(acted.sent_action)
+        try:
+            acted = answer.result()
+            self._scores[lane.index].carry = acted.carry
+            lane.step(acted.sent_action)
+        except Exception as error:  # a callback has nobody to raise to
+            self._end(error)

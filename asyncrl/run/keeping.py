@@ -1,13 +1,17 @@
-"""`Keeper`: checkpoints of a run, written off the loop, one at a time.
+"""`Keeper`: checkpoints of a run, written off the loop, in the order they were asked for.
 
-Invariants: a slow or broken disk delays neither the loop nor the learner
-(test_a_slow_disk_delays_nobody); the best evaluation's checkpoint is the marked one (test_the_best_is_marked).
+Invariants: a slow or broken disk delays neither the loop nor the learner (test_a_slow_disk_delays_nobody); the best
+evaluation's checkpoint is the marked one (test_the_best_is_marked), and one of an earlier round is never taken for the
+newest, however late it is saved (test_a_late_best_is_not_the_newest); a round is saved once
+(test_a_round_is_saved_once).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from asyncrl.errors import CheckpointNotSaved
@@ -18,7 +22,10 @@ from asyncrl.run.progress import Progress
 
 class Keeper:
     """`report` hears of trouble with the disk, on the loop; training goes on. `drain` is called before each save: the
-    rows that a run recorded before its checkpoint are on the disk when the checkpoint is."""
+    rows that a run recorded before its checkpoint are on the disk when the checkpoint is.
+
+    Guard: `newest` and `newest_step` are written by the one thread that writes, and read by the loop.
+    """
 
     def __init__(self, store: CheckpointStore, report: Callable[[str], None], drain: Callable[[], object]) -> None:
         self.store = store
@@ -26,26 +33,46 @@ class Keeper:
         self.newest_step: int | None = None
         self._report = report
         self._drain = drain
-        self._busy = asyncio.Lock()
+        self._num_waiting = 0
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is being written, or waits for it."""
+        return self._num_waiting > 0
+
+    def resume(self, path: Path, step: int) -> None:
+        """This one is where the run goes on from."""
+        self.newest, self.newest_step = path, step
 
     async def keep(self, progress: Progress, saved: Saved, score: float | None = None) -> None:
-        """Save; with `score`, mark it as the best. Cancelled, the write goes on in its thread."""
-        async with self._busy:
-            await asyncio.to_thread(self._write, progress, saved, score, asyncio.get_running_loop())
+        """Save; with `score`, mark it as the best. Cancelled, a write that has begun goes on in its thread."""
+        loop = asyncio.get_running_loop()
+        self._num_waiting += 1
+        try:
+            await loop.run_in_executor(self._thread, self._write, progress, saved, score, loop)
+        finally:
+            self._num_waiting -= 1
+
+    def close(self) -> None:
+        """Nothing more is kept; what is being written is finished in its thread."""
+        self._thread.shutdown(wait=False)
 
     def _write(self, progress: Progress, saved: Saved, score: float | None, loop: asyncio.AbstractEventLoop) -> None:
         def report(text: str) -> None:
-            loop.call_soon_threadsafe(self._report, text)
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to tell
+                loop.call_soon_threadsafe(self._report, text)
 
-        if progress.steps == self.newest_step and score is not None and self.newest is not None:
-            self._mark(self.newest, score, report)
-            return
-        info = {"round": progress.round, "eval_return": score}
-        self._drain()
-        path = self.store.save_or_report(progress.steps, {**saved.parts(), **progress.parts()}, info, report=report)
-        if path is None:
-            return
-        self.newest, self.newest_step = path, progress.steps
+        path = self.newest
+        if path is None or progress.steps != self.newest_step:
+            info = {"round": progress.round, "eval_return": score}
+            self._drain()
+            parts = {**saved.parts(), **progress.parts()}
+            path = self.store.save_or_report(progress.steps, parts, info, report=report, serial=progress.serial)
+            if path is None:
+                return
+            if progress.steps > (self.newest_step or -1):
+                self.newest, self.newest_step = path, progress.steps
         if score is not None:
             self._mark(path, score, report)
 

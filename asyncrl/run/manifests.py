@@ -44,7 +44,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One checkpoint. `serial` counts the saves of a run: a run that returned to its past has steps twice."""
+    """One checkpoint. `serial` orders those of a run: one that returned to its past has steps twice."""
 
     step: int
     serial: int

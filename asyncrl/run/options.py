@@ -48,9 +48,19 @@ def from_file(path: Path) -> dict[str, Any]:
     return _values(text, f"--config {path}")
 
 
-def resolve(algorithm: str, *, preset_name: str = "", config: Path | None = None, **given: Any) -> PPOConfig:
-    """Defaults, then the preset, then the file, then what was given."""
-    values: dict[str, Any] = preset(algorithm, "classic") if algorithm != "ppo" else {}
+def resolve(
+    algorithm: str,
+    *,
+    preset_name: str = "",
+    config: Path | None = None,
+    before: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> PPOConfig:
+    """Defaults, or what a run had `before`; then the preset, then the file, then what was given."""
+    if before is not None:
+        values = dict(before)
+    else:
+        values = preset(algorithm, "classic") if algorithm != "ppo" else {}
     if preset_name:
         values |= preset(algorithm, preset_name)
     if config is not None:

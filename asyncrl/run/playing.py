@@ -6,8 +6,10 @@ Invariant: what is played is the checkpoint that was asked for, with its normali
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,46 +20,52 @@ from asyncrl.errors import ConfigError
 from asyncrl.policy import Policy
 from asyncrl.run.checkpoints import Checkpoint, load_checkpoint, load_newest
 from asyncrl.run.evaluation import Evaluation, evaluate
+from asyncrl.run.examining import EVAL_SEED
 from asyncrl.run.film import film
 from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.manifests import Identity, best_of
 from asyncrl.run.run_dir import RunDir
 from asyncrl.run.serving import serving
 from asyncrl.run.session import saved_config
-from asyncrl.run.training import EVAL_SEED
 
 Which = Literal["best", "latest"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlayWish:
+    """How a run's policy is played."""
+
+    episodes: int = 100
+    which: Which = "latest"
+    num_envs: int = 16  # side by side
+    seed: int | None = None  # environment i begins with seed + i; None: as the run's own evaluations
+    deterministic: bool = True
+    video: Path | None = None  # where a film of one more episode goes
+
+
 async def play_run(
-    folder: RunDir,
-    episodes: int,
-    *,
-    which: Which = "latest",
-    num_envs: int = 0,
-    seed: int | None = None,
-    deterministic: bool = True,
-    video: Path | None = None,
-    servers: str | Sequence[str] | None = None,
-    access: Access | None = None,
+    folder: RunDir, wish: PlayWish, servers: str | Sequence[str] | None = None, access: Access | None = None
 ) -> Evaluation:
-    """Play `episodes` episodes of the run's policy, after filming one of them.
+    """Play episodes of the run's policy, after filming one of them. Cancelled, it closes everything.
 
     Raises ConfigError where there is no such run or no room for a film, NoCheckpoint, CheckpointMismatch.
     """
     algorithm, config = saved_config(folder)
-    checkpoint = chosen(folder, which)
-    num_envs = min(num_envs or 16, episodes)
-    start = config.seed + EVAL_SEED if seed is None else seed
+    checkpoint = chosen(folder, wish.which)
+    num_envs = min(wish.num_envs, wish.episodes)
+    start = config.seed + EVAL_SEED if wish.seed is None else wish.seed
     settings: dict[str, Any] = {"auto_reset": False, "autoreset": config.autoreset, "seed": start}
     async with AsyncExitStack() as stack:
-        found = await stack.enter_async_context(serving(config, servers, access, num_envs + (video is not None)))
+        room = num_envs + (wish.video is not None)
+        found = await stack.enter_async_context(serving(config, servers, access, room))
         fleet = await stack.enter_async_context(found.fleet(num_envs=num_envs, host=config.host, **settings))
-        policy = policy_of(checkpoint, algorithm, config, fleet, deterministic=deterministic)
-        if video is not None:
+        policy = await asyncio.to_thread(
+            policy_of, checkpoint, algorithm, config, fleet, deterministic=wish.deterministic
+        )
+        if wish.video is not None:
             async with found.fleet(num_envs=1, render=True, **settings) as filmed:
-                await film(filmed, policy, start, video)
-        return await evaluate(fleet, policy, episodes, start)
+                await film(filmed, policy, start, wish.video)
+        return await evaluate(fleet, policy, wish.episodes, start)
 
 
 def chosen(folder: RunDir, which: Which) -> Checkpoint:

@@ -1,4 +1,8 @@
-"""Where a run stands, beside its learner; and its form in a checkpoint."""
+"""Where a run stands, beside its learner; and its form in a checkpoint.
+
+Invariants: what a checkpoint holds of it is what goes on (test_progress_reads_back); a later round, or a later life of
+the run, has the higher serial (test_serials_grow_with_rounds_and_lives).
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,11 @@ class Progress:
     best_eval: float | None = None
     incarnations: Array | None = None  # i8 [num_envs], of the environments that there are now
     collector: CollectorState | None = None
+
+    @property
+    def serial(self) -> int:
+        """Of a checkpoint, among those of the run. Whoever went back to an earlier one has a higher epoch since."""
+        return self.learner_epoch << 32 | self.round
 
     def parts(self) -> dict[str, Part]:
         """What `of` reads."""

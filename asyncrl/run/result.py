@@ -27,6 +27,7 @@ class Result:
     commit: str | None = None
     checkpoint: str | None = None  # relative to the run's directory
     plot: str | None = None
+    run: str = ""  # the name of that directory
 
 
 def write_result(path: Path, result: Result, **more: Any) -> None:

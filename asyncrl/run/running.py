@@ -1,19 +1,19 @@
 """From a session to a result: everything that surrounds a `Training` on the disk and on the screen.
 
 Invariants: the first SIGTERM or SIGINT ends a run with a checkpoint and status 0, the second at once
-(test_E1_a_signal_ends_with_a_checkpoint); the last line says where everything is (test_the_end_says_where_things_are).
+(test_E1_a_signal_ends_with_a_checkpoint, test_E1_the_second_signal_ends_at_once); the last line says where everything
+is (test_the_end_says_where_things_are); a run that is at its end already is not touched
+(test_a_run_at_its_end_stays_as_it_is).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
-import signal
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from asyncrl.client.addresses import parse
 from asyncrl.client.connecting import addresses
@@ -24,14 +24,14 @@ from asyncrl.errors import ConfigError
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.dashboard import Dashboard
 from asyncrl.run.keeping import Keeper
-from asyncrl.run.learning import Saved
+from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.manifests import Identity
 from asyncrl.run.plots import plot_runs
-from asyncrl.run.progress import Progress
-from asyncrl.run.recorders import hyperparameters
-from asyncrl.run.recording import open_recording
-from asyncrl.run.result import Result, commit_of, write_result
+from asyncrl.run.recorders import BackgroundRecorder, hyperparameters
+from asyncrl.run.recording import Recording, open_recording
+from asyncrl.run.result import Result, commit_of, read_result, write_result
 from asyncrl.run.session import Session, open_session
+from asyncrl.run.signals import StopSignals
 from asyncrl.run.training import Training
 from asyncrl.run.view import View
 
@@ -39,6 +39,31 @@ SHOW_EVERY_S: Final = 0.2
 DRAIN_S: Final = 5.0
 
 Say = Callable[[str], None]
+
+
+class Ran(NamedTuple):
+    """What came of it."""
+
+    result: Result
+    folder: Path
+    finished: bool  # rather than stopped
+
+
+def train(
+    config: PPOConfig,
+    algorithm: str = "ppo",
+    servers: str | Sequence[str] | None = None,
+    access: Access | None = None,
+    *,
+    say: Say = lambda text: None,
+) -> Result:
+    """Train to the end of the budget and evaluate; on `servers`, or on an env server of its own. Blocks.
+
+    Everything is under `config.run_dir`, in the directory `result.run`. `say` hears what happens, line by line. A run
+    of that name, or at the path `config.resume`, goes on. In the main thread the first Ctrl-C ends training with a
+    checkpoint; the result is then that of the run so far.
+    """
+    return run_to_the_end(algorithm, config, servers, access, say=say).result
 
 
 def run_to_the_end(
@@ -50,90 +75,123 @@ def run_to_the_end(
     dashboard: Dashboard | None = None,
     say: Say = lambda text: None,
     recreate_at: Sequence[int] = (),
-) -> tuple[Result, Path]:
-    """Train, evaluate, write the result; and the run's directory. Blocks.
+) -> Ran:
+    """Train, evaluate, write the result. Blocks. In the main thread, SIGINT and SIGTERM end it early.
 
-    Raises what ended the run early: ConfigError, ConnectionFailed, the learner's or the fleet's error. Its checkpoints
-    stay.
+    Raises what ended the run otherwise: ConfigError, ConnectionFailed, the learner's or the fleet's error. Its
+    checkpoints stay.
     """
     for address in () if servers is None else addresses(servers):
         parse(address)  # a mistake in it should leave no directory
-    session = open_session(algorithm, config)
-    run = _Run(session, algorithm, config, dashboard, say, recreate_at)
-    try:
-        with session.folder.lock(), asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(run.carry_out(servers, access)), session.folder.path
-    finally:
-        if run.is_empty:
-            shutil.rmtree(session.folder.path, ignore_errors=True)
+    with StopSignals(say, lambda: None if dashboard is None else dashboard.leave()) as signals:
+        session = open_session(algorithm, config)
+        try:
+            done_before = _at_its_end(session, config, say)
+            if done_before is not None:
+                return done_before
+            run = _Run(session, algorithm, config, dashboard, say)
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                return runner.run(run.carry_out(servers, access, recreate_at, signals))
+        finally:
+            session.close()
+
+
+def _at_its_end(session: Session, config: PPOConfig, say: Say) -> Ran | None:
+    """A run that has used its budget and has its result."""
+    folder = session.folder
+    written = read_result(folder.result)
+    if session.progress.round < config.num_rounds or written is None:
+        return None
+    names = [field.name for field in dataclasses.fields(Result)]
+    result = Result(**{name: written[name] for name in names if name in written})
+    say(f"{folder.path} has used its budget of {config.total_timesteps:,} steps: pass a larger --total-timesteps")
+    return Ran(result, folder.path, True)
 
 
 class _Run:
     """One session."""
 
     def __init__(
-        self,
-        session: Session,
-        algorithm: str,
-        config: PPOConfig,
-        dashboard: Dashboard | None,
-        say: Say,
-        recreate_at: Sequence[int],
+        self, session: Session, algorithm: str, config: PPOConfig, dashboard: Dashboard | None, say: Say
     ) -> None:
         self._session = session
         self._algorithm = algorithm
         self._config = config
         self._dashboard = dashboard
         self._say = say
-        self._recreate_at = recreate_at
-        self._training: Training | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """A new run that never came to its first round: nobody wants its directory."""
-        steps = 0 if self._training is None else self._training.progress.steps
-        return self._session.checkpoint is None and not steps
+    async def carry_out(
+        self,
+        servers: str | Sequence[str] | None,
+        access: Access | None,
+        recreate_at: Sequence[int],
+        signals: StopSignals,
+    ) -> Ran:
+        recording = self._open_recording()
+        training = self._training(recording, recreate_at)
+        try:
+            with self._showing(training), signals.heard_by(training.stop):
+                await training.run(servers, access, lambda made: self._keeper(training, recording.recorder, made))
+        finally:
+            await asyncio.to_thread(recording.recorder.close)
+        result = await asyncio.to_thread(self._finish, training)
+        return Ran(result, self._session.folder.path, training.finished)
 
-    async def carry_out(self, servers: str | Sequence[str] | None, access: Access | None) -> Result:
-        session, config = self._session, self._config
-        checkpoint = session.checkpoint
+    def _open_recording(self) -> Recording:
+        checkpoint, config = self._session.checkpoint, self._config
         recording = open_recording(
-            session.folder,
+            self._session.folder,
             config.env_id,
             self._say,
             track=config.track,
             style=config.tb_style,
-            resume_step=None if checkpoint is None else checkpoint.step,
+            resume_step=0 if checkpoint is None else checkpoint.step,
         )
-        self._recorder = recording.recorder
-        progress = Progress() if checkpoint is None else Progress.of(checkpoint.parts)
+        if checkpoint is None:
+            recording.recorder.text(0, "hyperparameters", hyperparameters(self._session.folder.read_config()))
+        return recording
+
+    def _training(self, recording: Recording, recreate_at: Sequence[int]) -> Training:
+        session = self._session
+        checkpoint = session.checkpoint
         training = Training(
             self._algorithm,
-            config,
+            self._config,
             recording.recorder,
             recording.window,
-            began_s=progress.elapsed_s,
-            recreate_at=self._recreate_at,
+            session.progress,
+            saved=None if checkpoint is None else Saved.of(checkpoint.parts),
+            recreate_at=recreate_at,
         )
-        self._training = training
-        if checkpoint is None:
-            recording.recorder.text(0, "hyperparameters", hyperparameters(session.folder.read_config()))
-        else:
-            training.resume(progress, Saved.of(checkpoint.parts))
+        if checkpoint is not None:
             for damage in checkpoint.damaged:
                 training.tell("checkpoint_damaged", f"passed over {damage}")
             self._say(f"resumes {session.folder.path} at step {checkpoint.step:,}")
-        try:
-            with self._showing(training), _stopping_by_signal(training, self._say):
-                await training.run(servers, access, self._on_open)
-        finally:
-            await asyncio.to_thread(recording.recorder.close)
-        return await asyncio.to_thread(self._finish, training)
+        elif not session.is_new:
+            self._say(f"{session.folder.path} has no checkpoint: it begins anew")
+        return training
+
+    def _keeper(self, training: Training, recorder: BackgroundRecorder, learning: Learning) -> Keeper:
+        """The environments' spec is known: whose checkpoints these are, and on what machine they are made."""
+        self._say(f"{learning.num_parameters:,} parameters; torch: {learning.threads.why}")
+        checkpoint = self._session.checkpoint
+        store = CheckpointStore(
+            self._session.folder.checkpoints,
+            Identity(self._algorithm, self._config.env_id, learning.spec.hash().hex()),
+            keep=self._config.keep_checkpoints,
+            damaged=() if checkpoint is None else checkpoint.damaged,
+        )
+        keeper = Keeper(store, lambda text: training.tell("checkpoint", text), lambda: recorder.drain(DRAIN_S))
+        if checkpoint is not None:
+            store.identity.check(checkpoint.manifest.identity, checkpoint.path)
+            keeper.resume(checkpoint.path, checkpoint.step)
+        return keeper
+
+    # ------------------------------------------------------------------ at the end
 
     def _finish(self, training: Training) -> Result:
         """The result and the picture, of a run that came to its end or was stopped."""
-        folder, keeper = self._session.folder, training.keeper
-        last = training.last_eval
+        folder = self._session.folder
         plot = self._plot() if training.finished else None
         result = Result(
             algorithm=self._algorithm,
@@ -142,16 +200,25 @@ class _Run:
             env_steps=training.progress.steps,
             wall_s=round(training.elapsed_s, 2),
             sps=round(training.progress.steps / max(training.elapsed_s, 1e-9), 1),
-            eval_return_mean=None if last is None else last[1].mean,
-            eval_return_std=None if last is None else last[1].std,
-            eval_episodes=0 if last is None else len(last[1].returns),
             commit=commit_of(Path(__file__).parent),
-            checkpoint=None if keeper is None or keeper.newest is None else str(keeper.newest.relative_to(folder.path)),
             plot=plot,
+            run=folder.name,
+            **self._found(training),
         )
         if training.finished:
             write_result(folder.result, result)
         return result
+
+    def _found(self, training: Training) -> dict[str, Any]:
+        """What the last evaluation and the newest checkpoint give to the result."""
+        keeper, last = training.keeper, training.last_eval
+        found: dict[str, Any] = {}
+        if keeper is not None and keeper.newest is not None:
+            found["checkpoint"] = str(keeper.newest.relative_to(self._session.folder.path))
+        if last is not None:
+            of = last[1]
+            found |= {"eval_return_mean": of.mean, "eval_return_std": of.std, "eval_episodes": len(of.returns)}
+        return found
 
     def _plot(self) -> str | None:
         """Its name in the run's directory; None where matplotlib is not installed."""
@@ -162,18 +229,6 @@ class _Run:
             self._say(str(error))
             return None
         return folder.plot.name
-
-    def _on_open(self, training: Training) -> Keeper:
-        """The environments' spec is known: whose checkpoints these are, and on what machine they are made."""
-        learning = training.learning
-        assert learning is not None
-        self._say(f"{learning.num_parameters:,} parameters; torch: {learning.threads.why}")
-        identity = Identity(self._algorithm, self._config.env_id, learning.spec.hash().hex())
-        if self._session.checkpoint is not None:
-            identity.check(self._session.checkpoint.manifest.identity, self._session.checkpoint.path)
-        store = CheckpointStore(self._session.folder.checkpoints, identity, keep=self._config.keep_checkpoints)
-        drain = self._recorder.drain
-        return Keeper(store, lambda text: training.tell("checkpoint", text), lambda: drain(DRAIN_S))
 
     @contextlib.contextmanager
     def _showing(self, training: Training) -> Iterator[None]:
@@ -198,22 +253,3 @@ class _Run:
                 if timer is not None:
                     timer.cancel()
                 dashboard.show(view.snapshot())
-
-
-@contextlib.contextmanager
-def _stopping_by_signal(training: Training, say: Say) -> Iterator[None]:
-    """The first signal stops the run at its round, the second the process."""
-    loop = asyncio.get_running_loop()
-
-    def caught(number: int) -> None:
-        if training.stopping:
-            os._exit(128 + number)
-        say(f"{signal.Signals(number).name}: stops after this round, with a checkpoint; again: at once")
-        training.stop()
-
-    with contextlib.ExitStack() as stack:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # Windows; not the main thread
-                loop.add_signal_handler(number, caught, number)
-                stack.callback(loop.remove_signal_handler, number)
-        yield

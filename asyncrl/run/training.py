@@ -1,18 +1,21 @@
-"""A training run: servers, fleet, collector, learner, evaluation, checkpoints, from the first round to the result.
+"""A training run: servers, fleet, collector, learner, from the first round to the last.
 
 A run is a row of *segments*. Within one a fleet is open; between two the lanes are created anew, under the next
 incarnations and a higher learner epoch. A run that is resumed begins with a new segment, and so equals one that
 created its lanes anew at the same round without being stopped.
 
 Invariants: a sync run that was killed and resumed equals, bit for bit, one that created its lanes anew at that round
-(test_exact_resume); what ends a run, its last whole round is in a checkpoint (test_a_stopped_run_keeps_its_last_round);
-a learner that fails ends the run with its error (test_a_failing_learner_ends_the_run).
+(test_exact_resume); whatever ends a run but its learner, its last whole round is in a checkpoint
+(test_a_stopped_run_keeps_its_last_round, test_a_run_that_loses_its_servers_keeps_its_last_round); a learner that fails
+ends the run with its error (test_a_failing_learner_ends_the_run); `stop` ends whatever the run waits for
+(test_stop_while_lanes_are_built).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -27,9 +30,10 @@ from asyncrl.client.fleet_config import FAULTS, FleetEvent
 from asyncrl.collector.collector import Collector
 from asyncrl.collector.counts import CollectorConfig, CollectorState, EpisodesEnded
 from asyncrl.config import PPOConfig
-from asyncrl.errors import LocalProtocolError
-from asyncrl.learner.loop import LearnerThread, Update
-from asyncrl.run.evaluation import Evaluation, evaluate
+from asyncrl.learner.loop import Hang, LearnerFailed, LearnerThread, Standing, ThreadWish, Update
+from asyncrl.learner.machine import use_threads
+from asyncrl.run.evaluation import Evaluation
+from asyncrl.run.examining import Examiner
 from asyncrl.run.keeping import Keeper
 from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.progress import Progress
@@ -37,8 +41,6 @@ from asyncrl.run.recorders import EpisodeWindow, Recorder
 from asyncrl.run.serving import Serving, serving
 from asyncrl.wire.spec import LaneSpec
 
-# Evaluation has seeds of its own: environments that nobody trains on.
-EVAL_SEED: Final = 1_000_003
 KEPT_EVENTS: Final = 1000
 
 
@@ -51,34 +53,34 @@ class Training:
         config: PPOConfig,
         recorder: Recorder,
         window: EpisodeWindow,
+        progress: Progress,
         *,
-        began_s: float = 0.0,
+        saved: Saved | None = None,
         recreate_at: Sequence[int] = (),
     ) -> None:
+        """From `progress` on, with the learner that `saved` is a copy of; segments end at the rounds `recreate_at`."""
         self.algorithm = algorithm
         self.config = config
         self.window = window
-        self.progress = Progress()
+        self.progress = progress
         self.learning: Learning | None = None
         self.fleet: Fleet | None = None
         self.collector: Collector | None = None
         self.learner: LearnerThread | None = None
-        self.keeper: Keeper | None = None
+        self.examiner: Examiner | None = None
         self.state = "starting"
         self.events: deque[tuple[float, str]] = deque(maxlen=KEPT_EVENTS)  # (elapsed_s, text), newest last
         self.num_events = 0
         self.losses_by_lane: Counter[int] = Counter()
         self.metrics: dict[str, float] = {}  # of the last update
-        self.last_eval: tuple[int, Evaluation] | None = None  # with the step that it is of
         self._recorder = recorder
+        self._saved = saved
         self._recreate_at = sorted(recreate_at)
-        self._stopped = asyncio.Event()
-        self._servers: Serving | None = None
-        self._evaluating: asyncio.Task[None] | None = None
-        self._group: asyncio.TaskGroup | None = None
-        self._resumed: Saved | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._may_be_cancelled = False  # the work: nothing would be lost by it
         self._loop = asyncio.get_running_loop()
-        self._began_s = self._loop.time() - began_s
+        self._began_s = self._loop.time() - progress.elapsed_s
+        self.stopping = False  # somebody has called `stop`
 
     @property
     def elapsed_s(self) -> float:
@@ -90,9 +92,13 @@ class Training:
         return self.progress.round >= self.config.num_rounds
 
     @property
-    def stopping(self) -> bool:
-        """Somebody has called `stop`."""
-        return self._stopped.is_set()
+    def keeper(self) -> Keeper | None:
+        return None if self.examiner is None else self.examiner.keeper
+
+    @property
+    def last_eval(self) -> tuple[int, Evaluation] | None:
+        """With the step that it is of."""
+        return None if self.examiner is None else self.examiner.last_eval
 
     def time_split(self) -> dict[str, float]:
         """What lanes wait for, of the time since this fleet was opened; shares of 1."""
@@ -103,47 +109,84 @@ class Training:
         total = sum(spent.values())
         return {name: seconds / total for name, seconds in spent.items()} if total else {}
 
+    def snapshot(self) -> Progress:
+        """A copy for a checkpoint, with the incarnations that there are now."""
+        progress, fleet = self.progress, self.fleet
+        incarnations = progress.incarnations
+        if fleet is not None and fleet.lanes:
+            incarnations = np.concatenate([lane.next_incarnation for lane in fleet.lanes])
+        return replace(progress, elapsed_s=self.elapsed_s, incarnations=incarnations)
+
+    # ------------------------------------------------------------------ what its owner does
+
     def stop(self) -> None:
-        """The round that is trained on is finished; what is collected of the next one is dropped."""
-        self.state = "stopping"
-        self._stopped.set()
-        if self.collector is not None:
+        """The round that is trained on is finished; what is collected of the next one is dropped. Waiting for servers
+        and evaluating end at once. Idempotent."""
+        self.stopping, self.state = True, "stopping"
+        if self.examiner is not None:
+            self.examiner.stop()
+        if self._may_be_cancelled and self._work is not None:
+            self._work.cancel()
+        elif self.collector is not None:
             self.collector.stop()
 
-    def resume(self, progress: Progress, saved: Saved) -> None:
-        """Before `run`: go on from a checkpoint."""
-        self.progress, self._resumed = progress, saved
-
     async def run(
-        self, servers: str | Sequence[str] | None, access: Access | None, on_open: Callable[[Training], Keeper]
+        self, servers: str | Sequence[str] | None, access: Access | None, make_keeper: Callable[[Learning], Keeper]
     ) -> None:
-        """Until the budget is used up or `stop`. `on_open` is called once the environments' spec is known.
+        """Until the budget is used up or `stop`. `make_keeper` is called once the environments' spec is known.
 
         Raises what broke it: no servers, a fleet that is gone, a learner that failed. Cancelled, it closes everything
         and keeps nothing; `stop` is the way to end a run.
         """
+        try:
+            async with bare_errors(), asyncio.TaskGroup() as group:
+                if not self.stopping:
+                    self._may_be_cancelled = True
+                    self._work = group.create_task(self._carry_out(servers, access, make_keeper))
+            await self._keep_last()
+        except LearnerFailed:  # its weights may be of no whole round
+            raise
+        except Exception:
+            await self._keep_last()
+            raise
+        finally:
+            if self.keeper is not None:
+                self.keeper.close()
+
+    async def _carry_out(
+        self, servers: str | Sequence[str] | None, access: Access | None, make_keeper: Callable[[Learning], Keeper]
+    ) -> None:
         config = self.config
-        async with serving(config, servers, access, config.num_envs + config.eval_envs) as self._servers:
-            async with bare_errors(), asyncio.TaskGroup() as self._group:
-                while not (self.finished or self._stopped.is_set()):
+        async with serving(config, servers, access, config.num_envs + config.eval_envs) as found:
+            async with bare_errors(), asyncio.TaskGroup() as group:
+                while self.learning is None or not (self.finished or self.stopping):
                     ends = [at for at in self._recreate_at if at > self.progress.round]
-                    await self._segment(self._servers, min([*ends, config.num_rounds]), on_open)
-                if self._evaluating is not None and self._stopped.is_set():
-                    self._evaluating.cancel()
-            assert self.keeper is not None
+                    await self._segment(found, min([*ends, config.num_rounds]), make_keeper, group)
+            await self._keep_last()
+            if not self.stopping:
+                assert self.examiner is not None
+                self.state, self._may_be_cancelled = "evaluating", True
+                await self.examiner.evaluate_last()
+                self._may_be_cancelled = False
+
+    async def _keep_last(self) -> None:
+        """A checkpoint of the last whole round, if there is one and it is not kept yet."""
+        if (
+            self.examiner is not None
+            and self.progress.round
+            and self.progress.steps != self.examiner.keeper.newest_step
+        ):
             self.state = "saving"
-            await self._keep()
-            if not self._stopped.is_set():
-                self.state = "evaluating"
-                await self._evaluate(config.final_eval_episodes, self._learning.frozen_policy(deterministic=True), None)
+            await self.examiner.keep_last()
 
     # ------------------------------------------------------------------ a segment
 
-    async def _segment(self, servers: Serving, until: int, on_open: Callable[[Training], Keeper]) -> None:
+    async def _segment(
+        self, servers: Serving, until: int, make_keeper: Callable[[Learning], Keeper], group: asyncio.TaskGroup
+    ) -> None:
         """With one fleet, from the round that is due to round `until`."""
         config, progress = self.config, self.progress
         progress.learner_epoch += 1
-        incarnations = None if progress.incarnations is None else (progress.incarnations + 1).tolist()
         settings: dict[str, Any] = {
             "num_envs": config.num_envs,
             "lanes": config.lanes,
@@ -152,69 +195,91 @@ class Training:
             "seed": config.seed,
             "run_id": progress.run_id,
             "learner_epoch": progress.learner_epoch,
-            "incarnations": incarnations,
+            "incarnations": None if progress.incarnations is None else (progress.incarnations + 1).tolist(),
             "resumable": not servers.embedded,
         }
+        self.state, self._may_be_cancelled = "starting", True
         async with servers.fleet(self._event, **settings) as self.fleet:
-            self.state = "training"
             assert self.fleet.spec is not None
-            self._open_learner(self.fleet.spec, on_open)
-            await self._collect_and_learn(self.fleet, until)
+            learning = await self._open_learner(self.fleet.spec)
+            if self.examiner is None:
+                keeper = make_keeper(learning)
+                self.examiner = Examiner(self, learning, keeper, servers, self._recorder, group)
+                await self.examiner.check_room(self.fleet)
+            self.state, self._may_be_cancelled = "training", False
+            await self._collect_and_learn(self.fleet, learning, until)
             progress.incarnations = np.concatenate([lane.next_incarnation for lane in self.fleet.lanes])
         self.fleet = None
 
-    def _open_learner(self, spec: LaneSpec, on_open: Callable[[Training], Keeper]) -> None:
+    async def _open_learner(self, spec: LaneSpec) -> Learning:
+        """Off the loop: a large model takes seconds to make, and servers want to hear from us."""
         if self.learning is None:
-            self.learning = Learning(self.algorithm, self.config, spec)
-            if self._resumed is not None:
-                self.learning.load(self._resumed)
-            self.keeper = on_open(self)
+            self.learning = await asyncio.to_thread(self._make_learning, spec)
         self.learning.publish(self.progress.round)
+        return self.learning
 
-    async def _collect_and_learn(self, fleet: Fleet, until: int) -> None:
-        config, learning = self.config, self._learning
-        ahead = config.max_ahead
-        handoff = Handoff(len(fleet.lanes) * (1 + (ahead or 1)))
-        groups = min(config.act_groups, len(fleet.lanes)) if ahead == 0 else 0
-        wish = CollectorConfig(num_steps=config.num_steps, lag=ahead, act_groups=groups)
-        state = self.progress.collector or CollectorState.fresh(config.num_envs, learning.carry)
+    def _make_learning(self, spec: LaneSpec) -> Learning:
+        use_threads(1)  # the last bits of the first weights depend on how many there are
+        learning = Learning(self.algorithm, self.config, spec)
+        if self._saved is not None:
+            learning.load(self._saved)
+            self._saved = None
+        return learning
+
+    async def _collect_and_learn(self, fleet: Fleet, learning: Learning, until: int) -> None:
+        progress = self.progress
+        handoff = Handoff(len(fleet.lanes) * (1 + (self.config.max_ahead or 1)))
+        state = progress.collector or CollectorState.fresh(self.config.num_envs, learning.carry)
         # The environments are new, whatever the carries were.
         state = CollectorState(state.act_steps, [leaf.copy() for leaf in learning.carry], state.round, state.steps)
-        self.progress.collector = state
-        collector = Collector(fleet, learning.policy(), handoff, wish, state, self._episodes)
-        self.collector = collector
-        learner = LearnerThread(
+        wish = self._collector_config(len(fleet.lanes))
+        self.collector = collector = Collector(fleet, learning.policy(), handoff, wish, state, self._episodes)
+        progress.collector = state
+        if self.stopping or progress.round >= until:
+            return
+        self.learner = LearnerThread(
             handoff,
             learning.ppo,
             learning.box,
             learning.config,
             lambda update: self._updated(update, until),
-            rounds=self.progress.round,
+            standing=Standing(progress.round, progress.steps),
+            last_round=until,
+            wish=ThreadWish(on_hang=self._hangs),
         )
-        self.learner = learner
         try:
-            if not self._stopped.is_set():
-                await collector.run()
+            await collector.run()
         finally:
             handoff.stop()
-            await learner.close()
+            await self.learner.close()
             await asyncio.sleep(0)  # what it told the loop last
+
+    def _collector_config(self, num_lanes: int) -> CollectorConfig:
+        config = self.config
+        groups = min(config.act_groups, num_lanes) if config.max_ahead == 0 else 0
+        return CollectorConfig(num_steps=config.num_steps, lag=config.max_ahead, act_groups=groups)
 
     # ------------------------------------------------------------------ what the learner and the fleet tell
 
     def _updated(self, update: Update, until: int) -> None:
         """On the loop, after every round: publish is done, the collector may go on."""
-        progress, collector, learner = self.progress, self.collector, self.learner
+        assert self.collector is not None
+        try:
+            self._round_ended(update, until)
+        except Exception as error:  # a callback has nobody to raise to, and the collector would wait for ever
+            self.collector.fail(error)
+
+    def _round_ended(self, update: Update, until: int) -> None:
+        progress, collector = self.progress, self.collector
         assert collector is not None
-        assert learner is not None
+        assert self.learner is not None
+        assert self.examiner is not None
         before = progress.steps
         progress.round, progress.steps = update.rounds, progress.steps + update.steps
         progress.collector = collector.state()
         self._record(update)
-        if crossed(before, progress.steps, self.config.checkpoint_every):
-            self._start(self._keep())
-        if crossed(before, progress.steps, self.config.eval_every):
-            self._start_evaluation()
+        if not self.stopping:
+            self.examiner.round_ended(before, self.learner)
         if progress.round >= until:
             collector.stop()
         else:
@@ -245,8 +310,9 @@ class Training:
 
     def _episodes(self, ended: EpisodesEnded) -> None:
         for value, length in zip(ended.returns.tolist(), ended.lengths.tolist(), strict=True):
-            self.window.add(value, length)
-            self._recorder.episode(ended.steps, value, length, self.elapsed_s)
+            if math.isfinite(value):  # one NaN would be in the mean of a hundred episodes
+                self.window.add(value, length)
+                self._recorder.episode(ended.steps, value, length, self.elapsed_s)
 
     def _event(self, event: FleetEvent) -> None:
         if event.kind in FAULTS:
@@ -254,80 +320,14 @@ class Training:
             text = f"lane {event.lane} at {event.address}: {event.cause} {event.text}".strip()
             self.tell(event.kind, text)
 
+    def _hangs(self, hang: Hang) -> None:
+        self.tell("learner_hangs", f"its update has taken {hang.busy_s:.1f} s, where {hang.median_s:.2g} s is usual")
+
     def tell(self, kind: str, text: str) -> None:
         """Something that whoever reads the curves should know."""
         self.num_events += 1
         self.events.append((self.elapsed_s, f"{kind}: {text.splitlines()[0] if text else ''}"))
         self._recorder.event(self.progress.steps, kind, text)
-
-    # ------------------------------------------------------------------ beside it
-
-    @property
-    def _learning(self) -> Learning:
-        assert self.learning is not None
-        return self.learning
-
-    def _start(self, work: Any) -> asyncio.Task[None]:
-        assert self._group is not None
-        task: asyncio.Task[None] = self._group.create_task(work)
-        return task
-
-    async def _between_updates(self, function: Callable[[], Any]) -> Any:
-        """In the learner's thread while there is one."""
-        learner = self.learner
-        try:
-            return await learner.call(function) if learner is not None else function()
-        except LocalProtocolError:  # it ended
-            return function()
-
-    def _snapshot(self) -> Progress:
-        """A copy for a checkpoint, with the incarnations that there are now."""
-        progress, fleet = self.progress, self.fleet
-        incarnations = progress.incarnations
-        if fleet is not None:
-            incarnations = np.concatenate([lane.next_incarnation for lane in fleet.lanes])
-        return replace(progress, elapsed_s=self.elapsed_s, incarnations=incarnations)
-
-    async def _keep(self) -> None:
-        """A checkpoint of the last whole round."""
-        assert self.keeper is not None
-        progress = self._snapshot()
-        saved = await self._between_updates(self._learning.save)
-        await self.keeper.keep(progress, saved)
-
-    def _start_evaluation(self) -> None:
-        if self._evaluating is not None and not self._evaluating.done():
-            return  # it takes longer than the time between two: the next one will do
-        self._evaluating = self._start(self._evaluate_now())
-
-    async def _evaluate_now(self) -> None:
-        learning, progress = self._learning, self._snapshot()
-
-        def freeze() -> tuple[Any, Saved]:
-            return learning.frozen_policy(deterministic=True), learning.save()
-
-        policy, saved = await self._between_updates(freeze)
-        await self._evaluate(self.config.eval_episodes, policy, (progress, saved))
-
-    async def _evaluate(self, episodes: int, policy: Any, of: tuple[Progress, Saved] | None) -> None:
-        """Play, record, and mark the best. Trouble with the evaluation's lanes costs the evaluation alone."""
-        config, servers = self.config, self._servers
-        assert servers is not None
-        steps = self.progress.steps if of is None else of[0].steps
-        # At the end, the environments of training are free for it.
-        room = config.eval_envs if of is not None else config.num_envs + config.eval_envs
-        settings: dict[str, Any] = {"num_envs": min(room, episodes), "auto_reset": False}
-        settings |= {"autoreset": config.autoreset, "host": config.host, "seed": config.seed + EVAL_SEED}
-        async with servers.fleet(self._event, **settings) as fleet:
-            found = await evaluate(fleet, policy, episodes, config.seed + EVAL_SEED)
-        self.last_eval = steps, found
-        scalars = {"eval/episodic_return": found.mean, "eval/episodic_length": float(np.mean(found.lengths))}
-        self._recorder.scalars(steps, scalars | {"eval/return_std": found.std, "eval/episodes": float(episodes)})
-        best = self.progress.best_eval
-        if of is not None and (best is None or found.mean >= best):
-            self.progress.best_eval = found.mean
-            assert self.keeper is not None
-            await self.keeper.keep(*of, found.mean)
 
 
 @contextlib.asynccontextmanager
@@ -340,8 +340,3 @@ async def bare_errors() -> AsyncIterator[None]:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from group
-
-
-def crossed(before: int, now: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (before, now]; never for 0."""
-    return every > 0 and now // every > before // every

@@ -17,7 +17,7 @@ from torch import nn
 from asyncrl.buffers.handoff import Handoff
 from asyncrl.config import PPOConfig
 from asyncrl.errors import LocalProtocolError
-from asyncrl.learner.loop import MAX_CALLS, Hang, LearnerFailed, LearnerThread, ThreadWish, Update
+from asyncrl.learner.loop import MAX_CALLS, Hang, LearnerFailed, LearnerThread, Standing, ThreadWish, Update
 from asyncrl.learner.ppo import PPO
 from asyncrl.learner.publishing import Published, mailbox_for
 from asyncrl.params import ParamMailbox
@@ -60,13 +60,18 @@ class Recorder:
 class Rig:
     """A learner's thread and both of its ends."""
 
-    def __init__(self, learner: Recorder | PPO, config: PPOConfig, wish: ThreadWish, rounds: int) -> None:
+    def __init__(
+        self, learner: Recorder | PPO, config: PPOConfig, wish: ThreadWish, rounds: int, last_round: int | None
+    ) -> None:
         self.handoff = Handoff(8)
         self.box: ParamMailbox[Published] = mailbox_for(learner.model)
         self.updates: list[Update] = []
         self.published: list[int] = []
         self.changed = asyncio.Event()
-        self.thread = LearnerThread(self.handoff, learner, self.box, config, self._told, rounds=rounds, wish=wish)
+        standing = Standing(rounds, 32 * rounds)
+        self.thread = LearnerThread(
+            self.handoff, learner, self.box, config, self._told, standing=standing, last_round=last_round, wish=wish
+        )
 
     def _told(self, update: Update) -> None:
         self.updates.append(update)
@@ -82,9 +87,13 @@ class Rig:
 
 @contextlib.asynccontextmanager
 async def running(
-    learner: Recorder | PPO, config: PPOConfig = CONFIG, wish: ThreadWish | None = None, rounds: int = 0
+    learner: Recorder | PPO,
+    config: PPOConfig = CONFIG,
+    wish: ThreadWish | None = None,
+    rounds: int = 0,
+    last_round: int | None = None,
 ) -> AsyncIterator[Rig]:
-    rig = Rig(learner, config, wish or ThreadWish(), rounds)
+    rig = Rig(learner, config, wish or ThreadWish(), rounds, last_round)
     try:
         yield rig
     finally:
@@ -125,6 +134,20 @@ async def test_a_resumed_run_goes_on_counting() -> None:
         await rig.until(1)
         assert rig.updates[0].rounds == rig.box.version == 8
     assert learner.seen[0][1] == pytest.approx(0.7)
+
+
+async def test_nothing_is_trained_on_after_the_last_round() -> None:
+    """Rounds that lie in the hand-off already are left there; calls are the caller's own affair from then on."""
+    learner = Recorder()
+    async with running(learner, rounds=7, last_round=9) as rig:
+        for _ in range(4):
+            rig.handoff.put_nowait(ROUND)
+        await rig.until(2)
+        await rig.thread.close()
+        assert rig.thread.standing == Standing(9, 9 * 32)
+        with pytest.raises(LocalProtocolError):
+            rig.thread.call(lambda: 0)
+    assert len(learner.seen) == 2
 
 
 async def test_an_error_reaches_the_loop() -> None:
