@@ -164,7 +164,13 @@ def test_lanes_that_wait_for_room_are_not_waited_for() -> None:
 
     async def main(rig: Rig) -> None:
         collecting = Collecting(rig, capacity=1, lag=None, fire_at=2, act_deadline_s=1000.0)
-        await collecting.during(collecting.learn(12, within_s=900.0, train=False))
+
+        async def watch() -> None:
+            await asyncio.sleep(5)
+            assert len(executed(rig.servers[0])) == 3 * 7  # one was taken in, and each lane holds another
+            await collecting.learn(12, within_s=900.0, train=False)
+
+        await collecting.during(watch())
         assert {unroll.lane for unroll in collecting.unrolls} == {0, 1}
 
     collecting(main)
