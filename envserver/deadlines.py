@@ -31,6 +31,10 @@ class Deadlines:
         """The lane is at work on its oldest request, as when it reports how much is built."""
         self._head_since = now
 
+    def forgive(self, late_s: float) -> None:
+        """Time that the server itself stood still."""
+        self._head_since += late_s
+
     def answered(self, now: float) -> None:
         """The oldest request has its answer, and the next one its turn."""
         self._line.popleft()

@@ -263,6 +263,13 @@ class Relay:
 
     # ------------------------------------------------------------------ ends
 
+    def forgive(self, late_s: float) -> None:
+        """Time that the server itself stood still: nobody could be heard in it."""
+        self._deadlines.forgive(late_s)
+        self._silent_since += late_s
+        if self._detached_at is not None:
+            self._detached_at += late_s
+
     def tick(self, now: float) -> None:
         """Deadlines, lease and resume window; called a few times a second."""
         if self._closed:

@@ -50,6 +50,19 @@ async def test_B2_a_frozen_server_loses_nothing(tmp_path: Path) -> None:
         print(f"{report}; {it.fleet.stats.faults['stream_resumed']} streams resumed")
 
 
+async def test_B2_a_server_that_stood_still_blames_no_lane(tmp_path: Path) -> None:
+    """SIGSTOP of the server alone, beyond its lease: that it has not heard its clients is its own fault."""
+    timers = LaneTimers(ping_every_s=0.5, pong_within_s=10.0, step_s=1.0)
+    async with scene(tmp_path, kwargs={"step_s": 0.3}, steps=30, timers=timers, quotas="lease_s=1") as it:
+        it.server.pause(with_lanes=False)
+        await asyncio.sleep(2.5)
+        it.server.resume()
+        await it.driver.all_lanes_move(20)
+        report = await it.audited()
+        assert not it.driver.losses
+        assert report.lost_in_flight == 0
+
+
 async def test_B6_a_server_that_drains_loses_nothing(tmp_path: Path) -> None:
     """SIGTERM: lanes move to the other server with nothing in flight, the server ends with status 0."""
     async with AsyncExitStack() as stack:

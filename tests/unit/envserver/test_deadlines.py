@@ -26,6 +26,15 @@ def test_progress_starts_a_deadline_again() -> None:
     assert deadlines.overdue(9.5)
 
 
+def test_time_that_the_server_stood_still_is_forgiven() -> None:
+    """As if the request had come later by that much."""
+    deadlines = Deadlines()
+    deadlines.asked(5.0, 0.0)
+    deadlines.forgive(60.0)
+    assert not deadlines.overdue(65.0)
+    assert deadlines.overdue(65.5)
+
+
 def test_an_idle_lane_owes_nothing() -> None:
     """Before the first request, after the last answer, and once nothing will be answered any more."""
     deadlines = Deadlines()
