@@ -56,7 +56,7 @@ class Collector:
         self._on_episodes = on_episodes
         self._initial = state
         self._rounds = Rounds(len(fleet.lanes), config.lag, state.round)
-        self._drivers = [LaneDriver(lane, config.num_steps, state, self) for lane in fleet.lanes]
+        self._drivers = [LaneDriver(lane, config, state, self) for lane in fleet.lanes]
         self._blocked: set[int] = set()  # lanes whose unroll waits for room, in async mode
         self._outbox: deque[list[Unroll]] = deque()  # at most one unroll a lane and round
         self._posted = asyncio.Event()

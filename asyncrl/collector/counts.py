@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from asyncrl.collector.finite import Nonfinite
 from asyncrl.wire.tensors import Array
 
 STRAGGLER_FACTOR: Final = 2.0
@@ -25,6 +26,7 @@ class CollectorConfig:
     fire_at: int = 1  # without groups: lanes that make a forward
     act_deadline_s: float = 0.002  # without groups: after which fewer do
     act_on_loop: bool = False  # only where no learner computes meanwhile
+    nonfinite: Nonfinite = "raise"  # NaN or infinity from an environment: end the run, or leave such steps out
 
 
 @dataclass
@@ -60,7 +62,8 @@ class CollectorStats:
 
     steps: int  # of the run: transitions that arrived
     steps_by_lane: Counter[int] = field(default_factory=Counter)
-    void_rows: int = 0  # that arrived and were no transitions
+    void_rows: int = 0  # that arrived and were no transitions, or were left out
+    nonfinite_steps: int = 0  # left out: something in them was NaN or infinite
     steps_handed: int = 0  # in unrolls that the hand-off took
     steps_dropped: int = 0  # in unrolls that were not complete, or found no taker, when collection ended
     unrolls: int = 0  # handed over

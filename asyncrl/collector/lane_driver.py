@@ -20,7 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from asyncrl.client.fleet_lane import Arrival, FleetLane
-from asyncrl.collector.counts import CollectorState, CollectorStats
+from asyncrl.collector.counts import CollectorConfig, CollectorState, CollectorStats
+from asyncrl.collector.finite import Sieve
 from asyncrl.collector.joining import ActRequest
 from asyncrl.collector.unroll import UnrollBuilder
 from asyncrl.errors import LocalProtocolError
@@ -64,12 +65,13 @@ class LaneOwner(Protocol):
 class LaneDriver:
     """Belongs to the loop. Of the carries of `state` it takes a copy."""
 
-    def __init__(self, lane: FleetLane, num_steps: int, state: CollectorState, owner: LaneOwner) -> None:
+    def __init__(self, lane: FleetLane, config: CollectorConfig, state: CollectorState, owner: LaneOwner) -> None:
         self.lane = lane
         self.index = lane.index
         self.phase = Phase.OUT
         self.carry: list[Array] = [leaf[lane.fleet_slots] for leaf in state.carry]
-        self._num_steps = num_steps
+        self._num_steps = config.num_steps
+        self._sieve = Sieve(lane.fleet_slots, config.nonfinite)
         self._owner = owner
         self._stats = owner.stats
         self._keys = row_keys(lane.fleet_slots, state.act_steps[lane.fleet_slots])
@@ -102,7 +104,7 @@ class LaneDriver:
         elif self.phase is Phase.STEPPING:
             self._replied(rows, arrival)
         elif self.phase is Phase.OUT:
-            self._rows = rows
+            self._rows = self._sieve.opened(rows)
             self._enter(Phase.AT_GATE)
             self._owner.lane_at_gate(self)
         else:
@@ -113,7 +115,9 @@ class LaneDriver:
         assert builder is not None
         now = perf_counter()
         stats.env_s += now - self._since
-        self._rows = rows
+        cut_before = self._sieve.num_cut
+        self._rows = rows = self._sieve.passed(rows)
+        stats.nonfinite_steps += self._sieve.num_cut - cut_before
         builder.replied(rows, arrival.incarnation, arrival.episode, arrival.t)
         num_void = int(np.count_nonzero(rows.flags & NO_TRANSITION))
         num_steps = len(rows.flags) - num_void

@@ -77,6 +77,7 @@ class Training:
         self._saved = saved
         self._recreate_at = sorted(recreate_at)
         self._work: asyncio.Task[None] | None = None
+        self._nonfinite_told = 1  # steps that are worth an event
         self._may_be_cancelled = False  # the work: nothing would be lost by it
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time() - progress.elapsed_s
@@ -257,7 +258,9 @@ class Training:
     def _collector_config(self, num_lanes: int) -> CollectorConfig:
         config = self.config
         groups = min(config.act_groups, num_lanes) if config.max_ahead == 0 else 0
-        return CollectorConfig(num_steps=config.num_steps, lag=config.max_ahead, act_groups=groups)
+        return CollectorConfig(
+            num_steps=config.num_steps, lag=config.max_ahead, act_groups=groups, nonfinite=config.nonfinite
+        )
 
     # ------------------------------------------------------------------ what the learner and the fleet tell
 
@@ -277,6 +280,7 @@ class Training:
         before = progress.steps
         progress.round, progress.steps = update.rounds, progress.steps + update.steps
         progress.collector = collector.state()
+        self._tell_of_nonfinite(collector.stats.nonfinite_steps)
         self._record(update)
         if not self.stopping:
             self.examiner.round_ended(before, self.learner)
@@ -319,6 +323,12 @@ class Training:
             self.losses_by_lane[event.lane] += event.kind == "lane_lost"
             text = f"lane {event.lane} at {event.address}: {event.cause} {event.text}".strip()
             self.tell(event.kind, text)
+
+    def _tell_of_nonfinite(self, count: int) -> None:
+        """The first one, and each time that there are ten times as many."""
+        if count >= self._nonfinite_told:
+            self._nonfinite_told = 10 * count
+            self.tell("nonfinite", f"{count} steps with NaN or infinity were left out so far")
 
     def _hangs(self, hang: Hang) -> None:
         self.tell("learner_hangs", f"its update has taken {hang.busy_s:.1f} s, where {hang.median_s:.2g} s is usual")

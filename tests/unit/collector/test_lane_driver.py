@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrl.client.fleet_lane import Arrival
-from asyncrl.collector.counts import CollectorState, CollectorStats
+from asyncrl.collector.counts import CollectorConfig, CollectorState, CollectorStats
 from asyncrl.collector.joining import ActRequest
 from asyncrl.collector.lane_driver import LaneDriver, Phase
 from asyncrl.errors import LaneLost, LocalProtocolError
@@ -148,7 +148,7 @@ def test_answers_to_a_lost_lane_are_for_nobody() -> None:
         desk, state = Desk(), CollectorState.fresh(4, [np.ones((4, 2))])
         rows = (await rig.recv()).rows
         lane = rig.fleet.lanes[0]
-        driver = LaneDriver(lane, 3, state, desk)
+        driver = LaneDriver(lane, CollectorConfig(num_steps=3), state, desk)
         names = (lane.incarnation, lane.episode, lane.t)
         driver.arrived(Arrival(lane, rows, None, *names))
         ((asked, answer),) = desk.requests
@@ -176,7 +176,9 @@ def test_act_steps_survive_another_division_into_lanes() -> None:
 
     async def main(rig: Rig) -> None:
         state = CollectorState(np.array([5, 6, 7, 8]), [np.arange(8.0).reshape(4, 2)])
-        drivers = [LaneDriver(lane, 3, state, Collecting(rig).collector) for lane in rig.fleet.lanes]
+        drivers = [
+            LaneDriver(lane, CollectorConfig(num_steps=3), state, Collecting(rig).collector) for lane in rig.fleet.lanes
+        ]
         assert [driver.act_steps.tolist() for driver in drivers] == [[5, 6], [7, 8]]
         assert [driver.carry[0].tolist() for driver in drivers] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
         drivers[0].carry[0][:] = -1
