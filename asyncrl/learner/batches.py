@@ -107,8 +107,15 @@ class Stage:
         return [self._put(f"{name}/{i}", parts, axis, void) for i, parts in enumerate(zip(*leaves, strict=True))]
 
     def _masks(self, unrolls: Sequence[Unroll]) -> Tensor | None:
-        masks = [unroll.mask for unroll in unrolls if unroll.mask is not None]
-        return self._put("mask", masks, 1) if masks else None
+        widths = [unroll.mask.shape[2] for unroll in unrolls if unroll.mask is not None]
+        if not widths:
+            return None
+        # A lane whose rows all came without one allows everything.
+        masks = [
+            np.ones((*unroll.valid.shape, widths[0]), np.bool_) if unroll.mask is None else unroll.mask
+            for unroll in unrolls
+        ]
+        return self._put("mask", masks, 1)
 
     def _after(self, unrolls: Sequence[Unroll]) -> list[Tensor]:
         last = zip(*(unroll.last_obs for unroll in unrolls), strict=True)

@@ -41,6 +41,18 @@ def test_rows_side_by_side() -> None:
         np.testing.assert_array_equal(batch.after[0][:6], whole.last_obs[0])
 
 
+def test_a_lane_without_masks_allows_everything() -> None:
+    """Beside one that has some: its rows are as wide, and all allowed."""
+    masked, plain = lanes_of(unroll(), [2, 4])
+    mask = np.zeros((96, 2, 3), np.bool_)
+    mask[..., 1] = True
+    batch = Stage(CPU).load([dataclasses.replace(masked, mask=mask), plain])
+    assert batch.mask is not None
+    assert batch.mask.shape == (96, 6, 3)
+    assert torch.equal(batch.mask[:, :2], torch.from_numpy(mask))
+    assert batch.mask[:, 2:].all()
+
+
 def test_images_stay_uint8() -> None:
     """Bytes are bytes on the device, and their rows lie side by side without a copy per minibatch."""
     whole = unroll()
