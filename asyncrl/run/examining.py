@@ -99,6 +99,8 @@ class Examiner:
         wanted = self._eval_envs
         if not self._run.config.eval_every or self._servers.embedded:
             return
+        for server in fleet.servers:
+            server.doubt()  # what it said of itself before our lanes were opened
         offers = [Offer.of(server.address, await server.describe()) for server in fleet.servers]
         if sum(offer.free for offer in offers) < wanted:
             raise ConfigError(

@@ -1,0 +1,97 @@
+"""The learner's side of a run: checkpoints, and the policies made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.policy import Policy
+from asyncrl.run.checkpoints import CheckpointStore, load_newest
+from asyncrl.run.learning import Learning, Saved
+from asyncrl.run.manifests import Identity
+from asyncrl.wire.tensors import Array
+from tests.rig.sync_driver import spec_of
+from tests.unit.learner.unrolls import acted, cartpole, lanes_of
+from tests.unit.run.tiny_training import tiny_config
+
+OBS = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
+
+
+def learning(tmp_path: Path, algorithm: str = "ppo", **changed: Any) -> Learning:
+    return Learning(algorithm, tiny_config(tmp_path, **changed), spec_of(cartpole()))
+
+
+def trained(tmp_path: Path, rounds: int = 2, **changed: Any) -> Learning:
+    made = learning(tmp_path, **changed)
+    train(made, rounds)
+    return made
+
+
+def train(made: Learning, rounds: int) -> None:
+    for number in range(rounds):
+        made.ppo.update(lanes_of(acted(made.ppo.model, num_steps=8, seed=number), [2, 2]), 0.1)
+
+
+def values(policy: Policy) -> Array:
+    return policy.act([OBS], None, np.zeros(64, np.bool_), [], np.arange(64, dtype=np.uint64)).value
+
+
+def test_a_learner_survives_its_checkpoint(tmp_path: Path) -> None:
+    """On the disk and back: trained on, the copy stays equal to the original bit for bit, normalisers and all."""
+    wish: dict[str, Any] = {"normalize_obs": True, "normalize_reward": True}
+    first = trained(tmp_path, **wish)
+    CheckpointStore(tmp_path, Identity("ppo", "x", "00")).save(1, first.save().parts())
+    second = learning(tmp_path, seed=9, **wish)
+    second.load(Saved.of(load_newest(tmp_path).parts))
+    for made in (first, second):
+        train(made, 1)
+    ours, theirs = first.save(), second.save()
+    assert ours.rest == theirs.rest
+    assert set(ours.arrays) == set(theirs.arrays)
+    for name, array in ours.arrays.items():
+        np.testing.assert_array_equal(array, theirs.arrays[name], err_msg=name)
+
+
+def test_a_copy_is_a_copy(tmp_path: Path) -> None:
+    """The next update leaves it alone."""
+    made = trained(tmp_path)
+    saved = made.save()
+    before = {name: array.copy() for name, array in saved.arrays.items()}
+    train(made, 1)
+    assert all((saved.arrays[name] == array).all() for name, array in before.items())
+
+
+def test_a_policy_acts_with_the_newest_weights(tmp_path: Path) -> None:
+    """That of training with those that were published last; a frozen one with those of when it was made."""
+    made = trained(tmp_path)
+    made.publish(2)
+    following, frozen = made.policy(), made.frozen_policy(deterministic=True)
+    before = values(following)
+    np.testing.assert_array_equal(values(frozen), before)
+    train(made, 1)
+    np.testing.assert_array_equal(values(following), before)
+    made.publish(3)
+    assert (values(following) != before).any()
+    np.testing.assert_array_equal(values(frozen), before)
+
+
+def test_nothing_is_published_twice(tmp_path: Path) -> None:
+    """A version that is there already stays as it was."""
+    made = trained(tmp_path)
+    made.publish(2)
+    before = values(made.policy())
+    train(made, 1)
+    made.publish(2)
+    np.testing.assert_array_equal(values(made.policy()), before)
+
+
+@pytest.mark.parametrize(("algorithm", "epochs"), [("ppo", 4), ("a2c", 1)])
+def test_a2c_is_configured_as_such(tmp_path: Path, algorithm: str, epochs: int) -> None:
+    """One epoch; threads are those that were chosen."""
+    made = learning(tmp_path, algorithm)
+    assert made.ppo.config.update_epochs == epochs
+    assert made.config.learner_threads == made.threads.learner >= 1
+    assert made.num_parameters == sum(tensor.numel() for tensor in made.ppo.model.parameters())

@@ -1,0 +1,255 @@
+"""A training run: how it ends, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.client.connecting import connect
+from asyncrl.errors import AsyncRLError, ConnectionFailed, ServerRefused
+from asyncrl.learner.loop import LearnerFailed, ThreadWish
+from asyncrl.learner.ppo import PPO
+from asyncrl.records import Unroll
+from asyncrl.run import serving as serving_module
+from asyncrl.run import training as training_module
+from asyncrl.run.checkpoints import Checkpoint, load_newest
+from asyncrl.run.learning import Learning, Saved
+from asyncrl.run.progress import Progress
+from tests.rpc.serving import served, serving
+from tests.unit.run.tiny_training import TinyRun, tiny_config
+
+pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with serving("CartPole-v1", "sleepy=tests.unit.run.slow_building:make", num_envs=16) as address:
+        yield address
+
+
+def newest(run: TinyRun) -> Checkpoint:
+    return load_newest(run.checkpoints)
+
+
+def check_kept(run: TinyRun) -> None:
+    """The newest checkpoint is of the last whole round, and has the weights of now."""
+    checkpoint, training = newest(run), run.training
+    assert checkpoint.manifest.info["round"] == training.progress.round
+    assert checkpoint.step == training.progress.steps
+    assert training.learning is not None
+    ours, theirs = training.learning.save(), Saved.of(checkpoint.parts)
+    assert all((theirs.arrays[name] == array).all() for name, array in ours.arrays.items())
+
+
+@pytest.mark.parametrize("mode", ["sync", "lag 2", "async"])
+async def test_a_stopped_run_keeps_its_last_round(tmp_path: Path, server: str, mode: str) -> None:
+    """Stopped at some round: that round, or the one it is in, is in the checkpoint, and nobody plays at the end."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, mode=mode, total_timesteps=10**6))
+    async with run.running(server):
+        await run.until(lambda: run.training.progress.round >= 5)
+        run.training.stop()
+    assert 5 <= run.training.progress.round < 10**6 // 32
+    check_kept(run)
+    assert run.training.last_eval is None
+
+
+@pytest.mark.parametrize("mode", ["sync", "lag 2", "async"])
+async def test_a_run_trains_its_budget(tmp_path: Path, server: str, mode: str) -> None:
+    """So many rounds and no more, also where collection is ahead; then it is evaluated and kept."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, mode=mode, total_timesteps=640))
+    await run.run(server)
+    assert run.training.progress.round == 20
+    assert run.training.learner is not None
+    assert run.training.learner.standing == (20, run.training.progress.steps)
+    assert [row["charts/learning_rate"] > 0 for _, row in run.notes.rows if "charts/learning_rate" in row] == [
+        True
+    ] * 20
+    assert run.training.last_eval is not None
+    assert run.training.last_eval[0] == run.training.progress.steps
+    check_kept(run)
+
+
+async def test_a_failing_learner_ends_the_run(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error comes out bare; checkpoints from before stay the newest."""
+    update = PPO.update
+
+    def fails_in_the_third(self: PPO, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
+        if unrolls[0].round == 3:
+            raise ZeroDivisionError("nothing to divide by")
+        return update(self, unrolls, progress)
+
+    monkeypatch.setattr(PPO, "update", fails_in_the_third)
+    run = TinyRun(tmp_path, tiny_config(tmp_path, checkpoint_every=1))
+    with pytest.raises(LearnerFailed, match="round 4: ZeroDivisionError: nothing to divide by"):
+        await run.run(server)
+    assert 1 <= newest(run).manifest.info["round"] <= 3
+
+
+async def test_a_run_that_loses_its_servers_keeps_its_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only server is killed for good: the run ends with an error, and what it learned is there."""
+
+    def impatient(*args: Any, **settings: Any) -> Any:
+        return connect(*args, **(settings | {"give_up_s": 1.0, "resumable": False}))
+
+    monkeypatch.setattr(serving_module, "connect", impatient)
+    run = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=10**6))
+    with served("CartPole-v1", num_envs=8) as (process, address):
+
+        async def kill() -> None:
+            await run.until(lambda: run.training.progress.round >= 3)
+            process.kill()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(kill())
+            with pytest.raises(ConnectionFailed, match="nothing listens"):
+                await run.run(address)
+    check_kept(run)
+    assert run.notes.of_kind("lane_lost")
+
+
+async def test_stop_while_lanes_are_built(tmp_path: Path, server: str) -> None:
+    """Environments that take a minute to make: the run ends at once, with nothing kept and nothing left."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, env_id="sleepy", lanes=1))
+    async with run.running(server), asyncio.timeout(15):
+        await run.until(lambda: run.training.state == "starting")
+        await asyncio.sleep(0.5)
+        run.training.stop()
+    assert run.training.progress.round == 0
+    assert not run.checkpoints.exists()
+
+
+async def test_stop_before_it_runs(tmp_path: Path) -> None:
+    """No server is asked."""
+    run = TinyRun(tmp_path)
+    run.training.stop()
+    await run.run("127.0.0.1:1")
+
+
+async def test_stop_while_it_is_evaluated(tmp_path: Path, server: str) -> None:
+    """At the end, over more episodes than anybody waits for: the round is kept, the evaluation given up."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=96, final_eval_episodes=10**6))
+    async with run.running(server), asyncio.timeout(20):
+        await run.until(lambda: run.training.state == "evaluating")
+        run.training.stop()
+    check_kept(run)
+    assert run.training.last_eval is None
+
+
+async def test_stop_gives_up_the_evaluation_beside_training(tmp_path: Path, server: str) -> None:
+    """One that takes longer than the rest of the run does not hold it up."""
+    config = tiny_config(tmp_path, total_timesteps=10**6, eval_every=32, eval_episodes=10**6)
+    run = TinyRun(tmp_path, config)
+    async with run.running(server), asyncio.timeout(20):
+        await run.until(lambda: run.training.progress.round >= 5)
+        run.training.stop()
+    check_kept(run)
+
+
+async def test_a_finished_run_is_evaluated_again(tmp_path: Path, server: str) -> None:
+    """Killed in its last evaluation, it goes on there: no round is trained on."""
+    first = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=96))
+    await first.run(server)
+    parts = newest(first).parts
+    again = TinyRun(tmp_path, first.config, progress=Progress.of(parts), saved=Saved.of(parts))
+    await again.run(server)
+    assert again.training.learner is None
+    assert again.training.last_eval == first.training.last_eval
+
+
+async def test_a_hang_is_an_event(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that takes much longer than the others is told of once, while it does; the lanes stay up."""
+    update, may_go = PPO.update, threading.Event()
+
+    def hangs_in_the_fifth(self: PPO, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
+        if unrolls[0].round == 5:
+            assert may_go.wait(30)
+        return update(self, unrolls, progress)
+
+    monkeypatch.setattr(PPO, "update", hangs_in_the_fifth)
+    monkeypatch.setattr(training_module, "ThreadWish", partial(ThreadWish, hang_floor_s=0.2))
+    run = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=320))
+    async with run.running(server):
+        await run.until(lambda: run.notes.of_kind("learner_hangs"))
+        assert run.training.fleet is not None
+        assert run.training.fleet.lanes_up == 2
+        may_go.set()
+    assert len(run.notes.of_kind("learner_hangs")) == 1
+    assert run.training.progress.round == 10
+
+
+async def test_an_error_after_a_round_ends_the_run(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorder that raises on the loop, in a callback: not a run that waits for ever."""
+    run = TinyRun(tmp_path)
+
+    def broken(step: int, values: Any) -> None:
+        raise RuntimeError("no more paper")
+
+    monkeypatch.setattr(run.notes, "scalars", broken)
+    with pytest.raises(RuntimeError, match="no more paper"):
+        await run.run(server)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"env_id": "NoSuchEnv-v0"}, "does not serve 'NoSuchEnv-v0', but CartPole-v1"),
+        ({"num_envs": 17}, "17 environments wanted .* 16 of 16 free"),
+        (
+            {"num_envs": 15, "eval_every": 100},
+            "no room for evaluation beside training: 2 environments wanted .* 1 of 16",
+        ),
+    ],
+)
+async def test_what_servers_cannot_do_is_said_at_the_start(
+    tmp_path: Path, server: str, changed: dict[str, Any], text: str
+) -> None:
+    """Before the first round, in one line."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, num_minibatches=1, **changed))
+    with pytest.raises((ServerRefused, AsyncRLError), match=text):
+        await run.run(server)
+    assert run.training.progress.round == 0
+
+
+async def test_room_for_training_is_enough_without_evaluations(tmp_path: Path, server: str) -> None:
+    """The last evaluation makes do with the environments of training."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, num_envs=16, total_timesteps=256, final_eval_episodes=20))
+    await run.run(server)
+    assert run.training.last_eval is not None
+    assert len(run.training.last_eval[1].returns) == 20
+    assert not run.notes.events
+
+
+async def test_nobody_there_is_said_at_once(tmp_path: Path) -> None:
+    """A port that nobody listens on."""
+    run = TinyRun(tmp_path)
+    with pytest.raises(ConnectionFailed):
+        await run.run("127.0.0.1:9")
+
+
+def test_learning_is_made_off_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+    """A network that takes long to make does not stop the pings."""
+    threads: list[str] = []
+    made = Learning.__init__
+
+    def watched(self: Learning, *args: Any) -> None:
+        threads.append(threading.current_thread().name)
+        made(self, *args)
+
+    monkeypatch.setattr(Learning, "__init__", watched)
+
+    async def go() -> None:
+        await TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=32)).run(server)
+
+    asyncio.run(go())
+    assert threads
+    assert "MainThread" not in threads

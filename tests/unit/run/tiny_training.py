@@ -1,0 +1,110 @@
+"""A `Training` of CartPole that takes seconds, with a recorder that keeps what it hears."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from asyncrl.config import PPOConfig
+from asyncrl.run.checkpoints import CheckpointStore
+from asyncrl.run.files import FILES, Files
+from asyncrl.run.keeping import Keeper
+from asyncrl.run.learning import Learning, Saved
+from asyncrl.run.manifests import Identity
+from asyncrl.run.options import resolve
+from asyncrl.run.progress import Progress
+from asyncrl.run.recorders import EpisodeWindow
+from asyncrl.run.training import Training
+
+WITHIN_S = 40.0
+
+
+def tiny_config(tmp_path: Path, **changed: Any) -> PPOConfig:
+    """Rounds of 4 x 8 steps, a hundred of them; nothing beside training."""
+    values: dict[str, Any] = {
+        "num_envs": 4,
+        "lanes": 2,
+        "num_steps": 8,
+        "total_timesteps": 3200,
+        "hidden_sizes": [8],
+        "checkpoint_every": 0,
+        "eval_every": 0,
+        "final_eval_episodes": 2,
+        "eval_envs": 2,
+        "host": "slots",
+        "track": False,
+        "run_dir": str(tmp_path),
+    }
+    return resolve("ppo", **(values | changed))
+
+
+class Notes:
+    """A recorder for tests."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.events: list[tuple[str, str]] = []
+        self.returns: list[float] = []
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self.rows.append((step, dict(values)))
+
+    def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
+        self.returns.append(ret)
+
+    def text(self, step: int, tag: str, text: str) -> None:
+        pass
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        self.events.append((kind, text))
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def of_kind(self, kind: str) -> list[str]:
+        return [text for found, text in self.events if found == kind]
+
+
+class TinyRun:
+    """Make it on a loop."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        config: PPOConfig | None = None,
+        *,
+        files: Files = FILES,
+        progress: Progress | None = None,
+        saved: Saved | None = None,
+    ) -> None:
+        self.config = config or tiny_config(tmp_path)
+        self.notes = Notes()
+        self.checkpoints = tmp_path / "checkpoints"
+        self._files = files
+        self.training = Training("ppo", self.config, self.notes, EpisodeWindow(), progress or Progress(), saved=saved)
+
+    def make_keeper(self, learning: Learning) -> Keeper:
+        identity = Identity("ppo", self.config.env_id, learning.spec.hash().hex())
+        store = CheckpointStore(self.checkpoints, identity, keep=100, files=self._files)
+        return Keeper(store, lambda text: self.training.tell("checkpoint", text), lambda: None)
+
+    async def run(self, servers: str | Sequence[str] | None = None) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            await self.training.run(servers, None, self.make_keeper)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    @asynccontextmanager
+    async def running(self, servers: str | Sequence[str] | None = None) -> Any:
+        """The task of `run`, which ends in here or is waited for."""
+        async with asyncio.TaskGroup() as group:
+            yield group.create_task(self.run(servers))
