@@ -1,4 +1,8 @@
-"""One episode as mp4, from the images that an env server renders."""
+"""One episode as mp4, from the images that an env server renders.
+
+Invariants: every frame of the episode is in the film, the size of the images (test_a_film_has_every_frame); where
+nothing can be rendered there is no file (test_what_cannot_be_rendered_leaves_no_file).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ MAX_FRAMES: Final = 20_000
 async def film(fleet: Fleet, policy: Policy, seed: int, path: Path) -> int:
     """Play one episode of a fleet of one slot, opened with render, into `path`; how many frames it has.
 
-    The forward runs on the loop: nobody else is waiting. Raises ConfigError without PyAV, ServerRefused where the
-    environment cannot render.
+    Forwards and encoding run on the loop: nobody else is waiting. Raises ConfigError without PyAV, ServerRefused where
+    the environment cannot render. Cancelled, it leaves the film so far.
     """
     (lane,) = fleet.lanes
     assert lane.spec is not None
@@ -43,28 +47,38 @@ async def film(fleet: Fleet, policy: Policy, seed: int, path: Path) -> int:
 
 
 class Film:
-    """An mp4 file that is being written."""
+    """An mp4 file that is being written; it is made with its first image."""
 
     def __init__(self, path: Path, fps: int) -> None:
         try:
             import av
         except ImportError:
             raise ConfigError("films need PyAV: pip install 'asyncrl[video]'") from None
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.num_frames = 0
+        self._path = path
+        self._fps = fps
         self._av = av
-        self._file = av.open(str(path), "w")
-        self._stream: Any = self._file.add_stream("libx264", rate=fps)
-        self._stream.pix_fmt = "yuv420p"
+        self._file: Any = None
+        self._stream: Any = None
 
     def add(self, image: Array) -> None:
         """u1 [height, width, 3 or 1]; the first decides the size."""
         height, width = image.shape[0] // 2 * 2, image.shape[1] // 2 * 2  # as 4:2:0 wants
-        if not self.num_frames:
-            self._stream.height, self._stream.width = height, width
+        if self._file is None:
+            self._open(height, width)
         pixels = np.ascontiguousarray(np.broadcast_to(image[:height, :width], (height, width, 3)))
         self._write(self._av.VideoFrame.from_ndarray(pixels, format="rgb24"))
         self.num_frames += 1
+
+    def _open(self, height: int, width: int) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._av.open(str(self._path), "w")
+        except OSError as error:
+            raise ConfigError(f"no film at {self._path}: {error.strerror or error}") from None
+        self._stream = self._file.add_stream("libx264", rate=self._fps)
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.height, self._stream.width = height, width
 
     def _write(self, frame: Any) -> None:
         for packet in self._stream.encode(frame):
@@ -74,6 +88,6 @@ class Film:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        if self.num_frames:
+        if self._file is not None:
             self._write(None)
-        self._file.close()
+            self._file.close()

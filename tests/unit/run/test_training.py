@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncrl.client.connecting import connect
-from asyncrl.errors import AsyncRLError, ConnectionFailed, ServerRefused
+from asyncrl.errors import AsyncRLError, ConnectionFailed, SpecMismatch
 from asyncrl.learner.loop import LearnerFailed, ThreadWish
 from asyncrl.learner.ppo import PPO
 from asyncrl.records import Unroll
@@ -27,9 +28,13 @@ from tests.unit.run.tiny_training import TinyRun, tiny_config
 pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
 
 
+ODD = "tests.unit.run.odd_envs"
+ENVS = ["CartPole-v1", f"sleepy={ODD}:slow_to_make", f"nan={ODD}:nan_now_and_then", f"text={ODD}:speaking"]
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with serving("CartPole-v1", "sleepy=tests.unit.run.slow_building:make", num_envs=16) as address:
+    with serving(*ENVS, num_envs=16) as address:
         yield address
 
 
@@ -203,6 +208,8 @@ async def test_an_error_after_a_round_ends_the_run(
     ("changed", "text"),
     [
         ({"env_id": "NoSuchEnv-v0"}, "does not serve 'NoSuchEnv-v0', but CartPole-v1"),
+        ({"env_id": "text"}, "(?i)text"),
+        ({"env_id": "nan"}, r"environment \d gave an observation \(leaf 0\) that is NaN or infinite: --nonfinite cut"),
         ({"num_envs": 17}, "17 environments wanted .* 16 of 16 free"),
         (
             {"num_envs": 15, "eval_every": 100},
@@ -215,8 +222,29 @@ async def test_what_servers_cannot_do_is_said_at_the_start(
 ) -> None:
     """Before the first round, in one line."""
     run = TinyRun(tmp_path, tiny_config(tmp_path, num_minibatches=1, **changed))
-    with pytest.raises((ServerRefused, AsyncRLError), match=text):
+    with pytest.raises(AsyncRLError, match=text) as caught:
         await run.run(server)
+    assert "\n" not in str(caught.value)
+    assert run.training.progress.round == 0
+
+
+async def test_nan_is_left_out_on_request(tmp_path: Path, server: str) -> None:
+    """Two rows of ten, the one into NaN and the one out of it; the event comes once for ten times as many."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, env_id="nan", nonfinite="cut", num_steps=20, total_timesteps=800))
+    await run.run(server)
+    assert run.training.finished
+    assert run.training.progress.steps == 640
+    assert 1 <= len(run.notes.of_kind("nonfinite")) <= 3
+    losses = [row["losses/policy_loss"] for _, row in run.notes.rows if "losses/policy_loss" in row]
+    assert np.isfinite(losses).all()
+
+
+async def test_servers_of_different_environments_are_refused(tmp_path: Path, server: str) -> None:
+    """Two servers that mean different things by one name: said at the start, with the difference."""
+    with serving("CartPole-v1=Acrobot-v1", num_envs=16) as other:
+        run = TinyRun(tmp_path, tiny_config(tmp_path, num_envs=8, lanes=2, num_minibatches=1))
+        with pytest.raises(SpecMismatch, match=r"serves another 'CartPole-v1': .*Acrobot-v1"):
+            await run.run([server, other])
     assert run.training.progress.round == 0
 
 
