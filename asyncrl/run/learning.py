@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from asyncrl.config import PPOConfig
-from asyncrl.learner.machine import choose_device, threads_for
+from asyncrl.learner.machine import choose_device, flops_per_row, threads_for
 from asyncrl.learner.model import build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO, a2c
@@ -22,6 +22,8 @@ from asyncrl.params import ParamMailbox
 from asyncrl.run.checkpoint_parts import Part, Tensors
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
+
+BRIEF_FLOPS: Final = 2e7  # of one forward of all environments: well below a millisecond
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Learning:
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.carry: list[Array] = [leaf.numpy() for leaf in model.initial_carry(config.num_envs)]
         self.threads = threads_for(model.to(device), spec, config)
+        flops = flops_per_row(model, spec) * config.num_envs
+        self.acts_briefly = device.type == "cpu" and flops < BRIEF_FLOPS
         self.config = replace(config, learner_threads=self.threads.learner, act_threads=self.threads.acting)
         self.ppo = PPO(model, self.config, device)
         self.box: ParamMailbox[Published] = mailbox_for(self.ppo.model)

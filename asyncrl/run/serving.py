@@ -25,6 +25,7 @@ class Serving:
     kwargs: dict[str, Any]
     access: Access | None
     embedded: bool
+    takes_turns: bool = False  # collection and learning, as in sync mode
 
     def fleet(
         self, on_event: Callable[[FleetEvent], None] | None = None, **settings: Any
@@ -34,8 +35,8 @@ class Serving:
             list(self.addresses),
             access=self.access,
             on_event=on_event,
-            # A learner computes beside the loop: then waking up should preempt it.
-            scheduling=Scheduling(batch=False),
+            # Where a learner computes beside the loop, waking up should preempt it.
+            scheduling=Scheduling(batch=self.takes_turns),
             env=self.env,
             kwargs=self.kwargs,
             **settings,
@@ -50,9 +51,10 @@ async def serving(
 
     Raises ConnectionFailed, naming the stage, where the embedded server does not start.
     """
+    takes_turns = config.max_ahead == 0
     if servers is not None:
-        yield Serving(addresses(servers), config.env_id, config.kwargs, access, False)
+        yield Serving(addresses(servers), config.env_id, config.kwargs, access, False, takes_turns)
         return
     async with EmbeddedServer(config.env_id, num_envs, kwargs=config.kwargs) as server:
         # It has the kwargs; the fleets need not ask for them.
-        yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True)
+        yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns)

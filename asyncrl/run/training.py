@@ -259,7 +259,12 @@ class Training:
         config = self.config
         groups = min(config.act_groups, num_lanes) if config.max_ahead == 0 else 0
         return CollectorConfig(
-            num_steps=config.num_steps, lag=config.max_ahead, act_groups=groups, nonfinite=config.nonfinite
+            num_steps=config.num_steps,
+            lag=config.max_ahead,
+            act_groups=groups,
+            # The learner waits while lanes act: the way to another thread and back would be for nothing.
+            act_on_loop=config.max_ahead == 0 and self.learning is not None and self.learning.acts_briefly,
+            nonfinite=config.nonfinite,
         )
 
     # ------------------------------------------------------------------ what the learner and the fleet tell
