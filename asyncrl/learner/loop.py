@@ -88,11 +88,12 @@ class Hang(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadWish:
-    """How the thread runs, and when the loop is told that it hangs.
+    """How long the thread runs, and when the loop is told that it hangs.
 
     `niceness` is Linux's, of this thread alone: above 0 the loop and the inference thread go first.
     """
 
+    last_round: int | None = None  # None: until the hand-off is stopped
     niceness: int = 0
     hang_factor: float = 5.0  # times the median update
     hang_floor_s: float = 10.0
@@ -111,14 +112,12 @@ class LearnerThread:
         on_update: Callable[[Update], None],
         *,
         standing: Standing | None = None,
-        last_round: int | None = None,
         wish: ThreadWish | None = None,
     ) -> None:
         self._handoff, self._learner, self._box, self._config = handoff, learner, box, config
         self._on_update = on_update
         self.standing = standing or Standing(0, 0)  # replaced after each round; exact for whoever reads it in a `call`
         self.failure: LearnerFailed | None = None  # what the model holds then is of no whole round
-        self._last_round = last_round
         self._wish = wish or ThreadWish()
         is_async = config.max_ahead is None
         self._staleness = Staleness(config.max_lag if is_async else None)
@@ -216,7 +215,7 @@ class LearnerThread:
 
     def _learn(self) -> None:
         config = self._config
-        while self.standing.rounds != self._last_round:
+        while self.standing.rounds != self._wish.last_round:
             rounds, steps = self.standing
             began = time.monotonic()
             unrolls = self._gather()

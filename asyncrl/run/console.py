@@ -17,9 +17,9 @@ def train_in_console(
 ) -> int:
     """The run; its exit status."""
     dashboard = Dashboard(Console(highlight=False))
-    where = servers or "an env server of its own"
-    shape = f"{config.num_envs} x {config.num_steps} steps a round, {config.num_rounds * config.batch_size:,} steps"
-    dashboard.say(f"{algorithm} on {config.env_id}, {where}: {shape}, mode {config.mode}, seed {config.seed}")
+    steps = f"{config.num_rounds * config.batch_size:,} steps, {config.num_envs} x {config.num_steps} a round"
+    dashboard.say(f"{algorithm} on {config.env_id}: {steps}, {config.mode}, seed {config.seed}")
+    dashboard.say(f"environments: {servers or 'an env server of our own'}")
     ran = run_to_the_end(algorithm, config, servers, access, dashboard=dashboard, say=dashboard.say)
     for line in closing_lines(algorithm, ran):
         dashboard.say(line)
@@ -37,11 +37,14 @@ def closing_lines(algorithm: str, ran: Ran) -> list[str]:
         lines.append(
             f"evaluation: mean return {result.eval_return_mean:.2f}{spread} over {result.eval_episodes} episodes"
         )
-    lines.append(f"run     {folder}    (tensorboard --logdir {folder})")
+    lines.append(f"run     {folder}")
     if result.checkpoint is not None:
-        lines.append(f"model   {folder / result.checkpoint}    (asyncrl eval {folder})")
+        lines.append(f"model   {folder / result.checkpoint}")
     if result.plot is not None:
         lines.append(f"plot    {folder / result.plot}")
-    if not ran.finished:
-        lines.append(f"stopped; it goes on with    asyncrl train {algorithm} --resume {folder}")
+    if ran.finished:
+        lines.append(f"next    asyncrl eval {folder}")
+    else:
+        lines.append(f"next    asyncrl train {algorithm} --resume {folder}")
+    lines.append(f"        tensorboard --logdir {folder.parent}")
     return lines

@@ -39,7 +39,7 @@ class Snapshot:
     env_id: str
     seed: int
     run_dir: str
-    state: str = "training"  # starting, training, evaluating, saving, stopping, finished
+    state: str = "training"  # starting, training, evaluating, saving, stopping, stopped, finished
     step: int = 0
     total_steps: int = 0
     elapsed_s: float = 0.0  # of the whole run, before a resume too
@@ -75,8 +75,9 @@ def panel(shot: Snapshot, width: int, height: int) -> RenderableType:
     room = max(height - FIXED_ROWS, 2)
     num_events = min(len(shot.events), max(room // 3, 1), 6)
     num_lanes = max(min(len(shot.lanes), room - num_events, 16), 1)
-    rows: list[RenderableType] = [_progress(shot), _figures(shot, width), Text()]
-    rows += [_lanes(shot.lanes, num_lanes)]
+    rows: list[RenderableType] = [_progress(shot), _figures(shot, width)]
+    if shot.lanes:
+        rows += [Text(), _lanes(shot.lanes, num_lanes)]
     if num_events:
         rows += [Text(), *(_event(seconds, text) for seconds, text in shot.events[-num_events:])]
     rows += [Text(), _where(shot)]
@@ -99,7 +100,8 @@ def line(shot: Snapshot) -> str:
         cells.append(f"eval {number(shot.eval_return)}")
     if shot.lag_mean is not None:
         cells.append(f"lag {shot.lag_mean:.1f}")
-    cells.append(f"lanes {up}/{len(shot.lanes)}")
+    if shot.lanes:
+        cells.append(f"lanes {up}/{len(shot.lanes)}")
     if shot.eta_s is not None:
         cells.append(f"ETA {duration(shot.eta_s)}")
     return "  ".join(cells)

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from asyncrl.client.fleet import Fleet
-from asyncrl.client.fleet_config import FAULTS, FleetEvent
 from asyncrl.client.placement import Offer, no_room
 from asyncrl.config import PPOConfig
 from asyncrl.errors import AsyncRLError, ConfigError, LocalProtocolError
@@ -29,6 +28,7 @@ from asyncrl.run.keeping import Keeper
 from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.progress import Progress
 from asyncrl.run.recorders import Recorder
+from asyncrl.run.run_log import RunLog
 from asyncrl.run.serving import Serving
 
 # Evaluation has seeds of its own: environments that nobody trains on.
@@ -48,10 +48,9 @@ class Examined(Protocol):
 
     config: PPOConfig
     progress: Progress
+    log: RunLog
 
     def snapshot(self) -> Progress: ...
-
-    def tell(self, kind: str, text: str) -> None: ...
 
 
 class Examiner:
@@ -161,10 +160,10 @@ class Examiner:
         settings |= {"autoreset": config.autoreset, "host": config.host}
         assert copied.policy is not None
         try:
-            async with self._servers.fleet(self._event, **settings) as fleet:
+            async with self._servers.fleet(self._run.log.of_evaluation, **settings) as fleet:
                 found = await evaluate(fleet, copied.policy, episodes, seed)
         except AsyncRLError as error:
-            self._run.tell("evaluation_failed", str(error))
+            self._run.log.tell("evaluation_failed", str(error))
             return
         await self._take_down(found, copied)
 
@@ -177,11 +176,6 @@ class Examiner:
         if run.progress.best_eval is None or found.mean >= run.progress.best_eval:
             run.progress.best_eval = found.mean
             await self.keeper.keep(replace(progress, best_eval=found.mean), copied.saved, found.mean)
-
-    def _event(self, event: FleetEvent) -> None:
-        if event.kind in FAULTS:
-            text = f"lane {event.lane} of the evaluation at {event.address}: {event.cause} {event.text}"
-            self._run.tell(event.kind, text.strip())
 
 
 def crossed(before: int, now: int, every: int) -> bool:

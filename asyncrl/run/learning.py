@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from asyncrl.config import PPOConfig
+from asyncrl.errors import CheckpointMismatch
 from asyncrl.learner.machine import choose_device, flops_per_row, threads_for
 from asyncrl.learner.model import build_model
 from asyncrl.learner.model_config import ModelConfig
@@ -84,4 +85,9 @@ class Learning:
         return Saved(to_arrays(tensors), rest)
 
     def load(self, saved: Saved) -> None:
-        self.ppo.load(to_tensors(saved.arrays), saved.rest)
+        """CheckpointMismatch: the parameters are those of another network."""
+        try:
+            self.ppo.load(to_tensors(saved.arrays), saved.rest)
+        except (LookupError, RuntimeError, ValueError) as error:
+            why = " ".join(str(error).split())[:300]
+            raise CheckpointMismatch(f"the checkpoint is of another network than the settings say: {why}") from error

@@ -165,7 +165,7 @@ class _Run:
         )
         if checkpoint is not None:
             for damage in checkpoint.damaged:
-                training.tell("checkpoint_damaged", f"passed over {damage}")
+                training.log.tell("checkpoint_damaged", f"passed over {damage}")
             self._say(f"resumes {session.folder.path} at step {checkpoint.step:,}")
         elif not session.is_new:
             self._say(f"{session.folder.path} has no checkpoint: it begins anew")
@@ -181,7 +181,7 @@ class _Run:
             keep=self._config.keep_checkpoints,
             damaged=() if checkpoint is None else checkpoint.damaged,
         )
-        keeper = Keeper(store, lambda text: training.tell("checkpoint", text), lambda: recorder.drain(DRAIN_S))
+        keeper = Keeper(store, lambda text: training.log.tell("checkpoint", text), lambda: recorder.drain(DRAIN_S))
         if checkpoint is not None:
             store.identity.check(checkpoint.manifest.identity, checkpoint.path)
             keeper.resume(checkpoint.path, checkpoint.step)

@@ -16,21 +16,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from asyncrl.buffers.handoff import Handoff
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
-from asyncrl.client.fleet_config import FAULTS, FleetEvent
 from asyncrl.collector.collector import Collector
 from asyncrl.collector.counts import CollectorConfig, CollectorState, EpisodesEnded
 from asyncrl.config import PPOConfig
-from asyncrl.learner.loop import Hang, LearnerFailed, LearnerThread, Standing, ThreadWish, Update
+from asyncrl.learner.loop import LearnerFailed, LearnerThread, Standing, ThreadWish, Update
 from asyncrl.learner.machine import use_threads
 from asyncrl.run.evaluation import Evaluation
 from asyncrl.run.examining import Examiner
@@ -38,10 +36,9 @@ from asyncrl.run.keeping import Keeper
 from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.progress import Progress
 from asyncrl.run.recorders import EpisodeWindow, Recorder
+from asyncrl.run.run_log import RunLog
 from asyncrl.run.serving import Serving, serving
 from asyncrl.wire.spec import LaneSpec
-
-KEPT_EVENTS: Final = 1000
 
 
 class Training:
@@ -69,15 +66,12 @@ class Training:
         self.learner: LearnerThread | None = None
         self.examiner: Examiner | None = None
         self.state = "starting"
-        self.events: deque[tuple[float, str]] = deque(maxlen=KEPT_EVENTS)  # (elapsed_s, text), newest last
-        self.num_events = 0
-        self.losses_by_lane: Counter[int] = Counter()
+        self.log = RunLog(recorder, lambda: (self.elapsed_s, self.progress.steps))
         self.metrics: dict[str, float] = {}  # of the last update
         self._recorder = recorder
         self._saved = saved
         self._recreate_at = sorted(recreate_at)
         self._work: asyncio.Task[None] | None = None
-        self._nonfinite_told = 1  # steps that are worth an event
         self._may_be_cancelled = False  # the work: nothing would be lost by it
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time() - progress.elapsed_s
@@ -151,6 +145,7 @@ class Training:
             await self._keep_last()
             raise
         finally:
+            self.state = "finished" if self.finished and not self.stopping else "stopped"
             if self.keeper is not None:
                 self.keeper.close()
 
@@ -200,32 +195,35 @@ class Training:
             "resumable": not servers.embedded,
         }
         self.state, self._may_be_cancelled = "starting", True
-        async with servers.fleet(self._event, **settings) as self.fleet:
+        async with servers.fleet(self.log.of_fleet, **settings) as self.fleet:
             assert self.fleet.spec is not None
-            learning = await self._open_learner(self.fleet.spec)
-            if self.examiner is None:
-                keeper = make_keeper(learning)
-                self.examiner = Examiner(self, learning, keeper, servers, self._recorder, group)
+            learning = self.learning
+            if learning is None:
+                learning = await self._open_learner(self.fleet.spec, servers, make_keeper, group)
+                assert self.examiner is not None
                 await self.examiner.check_room(self.fleet)
             self.state, self._may_be_cancelled = "training", False
             await self._collect_and_learn(self.fleet, learning, until)
             progress.incarnations = np.concatenate([lane.next_incarnation for lane in self.fleet.lanes])
         self.fleet = None
 
-    async def _open_learner(self, spec: LaneSpec) -> Learning:
+    async def _open_learner(
+        self, spec: LaneSpec, servers: Serving, make_keeper: Callable[[Learning], Keeper], group: asyncio.TaskGroup
+    ) -> Learning:
         """Off the loop: a large model takes seconds to make, and servers want to hear from us."""
-        if self.learning is None:
-            self.learning = await asyncio.to_thread(self._make_learning, spec)
-        self.learning.publish(self.progress.round)
-        return self.learning
+        learning = await asyncio.to_thread(self._make_learning, spec)
+        keeper = make_keeper(learning)  # raises where the checkpoint is of something else
+        if self._saved is not None:
+            await asyncio.to_thread(learning.load, self._saved)
+            self._saved = None
+        learning.publish(self.progress.round)
+        self.learning = learning
+        self.examiner = Examiner(self, learning, keeper, servers, self._recorder, group)
+        return learning
 
     def _make_learning(self, spec: LaneSpec) -> Learning:
         use_threads(1)  # the last bits of the first weights depend on how many there are
-        learning = Learning(self.algorithm, self.config, spec)
-        if self._saved is not None:
-            learning.load(self._saved)
-            self._saved = None
-        return learning
+        return Learning(self.algorithm, self.config, spec)
 
     async def _collect_and_learn(self, fleet: Fleet, learning: Learning, until: int) -> None:
         progress = self.progress
@@ -245,8 +243,7 @@ class Training:
             learning.config,
             lambda update: self._updated(update, until),
             standing=Standing(progress.round, progress.steps),
-            last_round=until,
-            wish=ThreadWish(on_hang=self._hangs),
+            wish=ThreadWish(last_round=until, on_hang=self.log.learner_hangs),
         )
         try:
             await collector.run()
@@ -285,7 +282,7 @@ class Training:
         before = progress.steps
         progress.round, progress.steps = update.rounds, progress.steps + update.steps
         progress.collector = collector.state()
-        self._tell_of_nonfinite(collector.stats.nonfinite_steps)
+        self.log.nonfinite_steps(collector.stats.nonfinite_steps)
         self._record(update)
         if not self.stopping:
             self.examiner.round_ended(before, self.learner)
@@ -322,27 +319,6 @@ class Training:
             if math.isfinite(value):  # one NaN would be in the mean of a hundred episodes
                 self.window.add(value, length)
                 self._recorder.episode(ended.steps, value, length, self.elapsed_s)
-
-    def _event(self, event: FleetEvent) -> None:
-        if event.kind in FAULTS:
-            self.losses_by_lane[event.lane] += event.kind == "lane_lost"
-            text = f"lane {event.lane} at {event.address}: {event.cause} {event.text}".strip()
-            self.tell(event.kind, text)
-
-    def _tell_of_nonfinite(self, count: int) -> None:
-        """The first one, and each time that there are ten times as many."""
-        if count >= self._nonfinite_told:
-            self._nonfinite_told = 10 * count
-            self.tell("nonfinite", f"{count} steps with NaN or infinity were left out so far")
-
-    def _hangs(self, hang: Hang) -> None:
-        self.tell("learner_hangs", f"its update has taken {hang.busy_s:.1f} s, where {hang.median_s:.2g} s is usual")
-
-    def tell(self, kind: str, text: str) -> None:
-        """Something that whoever reads the curves should know."""
-        self.num_events += 1
-        self.events.append((self.elapsed_s, f"{kind}: {text.splitlines()[0] if text else ''}"))
-        self._recorder.event(self.progress.steps, kind, text)
 
 
 @contextlib.asynccontextmanager

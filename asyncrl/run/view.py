@@ -19,7 +19,7 @@ class View:
         self._training = training
         self._run_dir = run_dir
         self._speeds: deque[tuple[float, int, dict[int, int]]] = deque()  # (time, steps, steps by lane)
-        self._losses: dict[int, int] = {}
+        self._last_sps = 0.0
 
     def snapshot(self) -> Snapshot:
         """Of this moment."""
@@ -51,14 +51,16 @@ class View:
                 if name in ("losses/policy_loss", "losses/value_loss", "losses/entropy", "losses/approx_kl")
             },
             lanes=self._lanes(),
-            events=tuple(training.events)[-KEPT_EVENTS:],
-            num_events=training.num_events,
+            events=tuple(training.log.events)[-KEPT_EVENTS:],
+            num_events=training.log.num_events,
             checkpoint_step=None if training.keeper is None else training.keeper.newest_step,
         )
 
     def _sps(self) -> float:
-        """Steps that arrived lately, trained on or not."""
+        """Steps that arrived lately, trained on or not; once collection is over, as fast as it was at the end."""
         training, now = self._training, self._training.elapsed_s
+        if training.fleet is None and training.collector is not None:
+            return self._last_sps
         collector = training.collector
         steps = training.progress.steps if collector is None else collector.stats.steps
         by_lane = {} if collector is None else dict(collector.stats.steps_by_lane)
@@ -66,7 +68,8 @@ class View:
         while now - self._speeds[0][0] > RATE_S:
             self._speeds.popleft()
         then, before, _ = self._speeds[0]
-        return max(steps - before, 0) / (now - then) if now > then else 0.0
+        self._last_sps = max(steps - before, 0) / (now - then) if now > then else 0.0
+        return self._last_sps
 
     def _lanes(self) -> tuple[LaneHealth, ...]:
         fleet = self._training.fleet
@@ -81,7 +84,7 @@ class View:
                 server=lane.address,
                 num_slots=lane.num_slots,
                 is_up=lane.up,
-                losses=self._training.losses_by_lane[lane.index],
+                losses=self._training.log.losses_by_lane[lane.index],
                 steps_per_s=max(by_lane.get(lane.index, 0) - before.get(lane.index, 0), 0) / seconds,
             )
             for lane in fleet.lanes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -273,8 +274,41 @@ async def test_lanes_that_die_all_the_time(tmp_path: Path, monkeypatch: pytest.M
             losses = fleet.stats.faults["lane_lost"]
             run.training.stop()
     assert killed - 1 <= losses <= killed
-    assert len(run.notes.of_kind("lane_lost")) == losses == sum(run.training.losses_by_lane.values())
+    assert len(run.notes.of_kind("lane_lost")) == losses == sum(run.training.log.losses_by_lane.values())
     assert watch.short > 0
     assert watch.cuts > 0
     assert watch.steps >= run.training.progress.steps
     print(f"{mode}: {losses} lanes lost, {watch.short} short unrolls, {watch.cuts} rows cut, {watch.steps:,} steps")
+
+
+async def test_a_dozing_lane_slows_no_other(tmp_path: Path) -> None:
+    """Eight lanes, async; one of them takes ten times as long in every other window: the seven keep their rate."""
+    flag = tmp_path / "doze"
+    kwargs = json.dumps({"flag": str(flag)})
+    config = tiny_config(
+        tmp_path, env_id="doze", mode="async", num_envs=8, lanes=8, num_steps=16, total_timesteps=10**7
+    )
+    run = TinyRun(tmp_path, config)
+    windows: dict[bool, list[int]] = {False: [], True: []}
+    dozer: list[int] = []
+    async with AsyncExitStack() as stack:
+        doze = EnvServerProcess(tmp_path, num_envs=8, envs=[f"doze=tests.unit.run.odd_envs:Dozing{kwargs}"])
+        server = await stack.enter_async_context(doze)
+        async with run.running(server.address):
+            await run.until(lambda: run.training.progress.round >= 2)
+            assert run.training.collector is not None
+            counted = run.training.collector.stats.steps_by_lane
+            for number in range(8):
+                dozes = number % 2 == 1
+                flag.touch() if dozes else flag.unlink(missing_ok=True)
+                await asyncio.sleep(0.2)
+                before, began = counted.copy(), time.monotonic()
+                await asyncio.sleep(1.5)
+                seconds = time.monotonic() - began
+                windows[dozes].append(int(sum(counted[lane] - before[lane] for lane in range(1, 8)) / seconds))
+                dozer.append(counted[0] - before[0])
+            run.training.stop()
+    awake, asleep = max(windows[False]), max(windows[True])
+    print(f"seven lanes: {windows[False]} steps/s beside one that is awake, {windows[True]} beside one that dozes")
+    assert max(dozer[1::2]) < min(dozer[::2]) / 3
+    assert asleep >= 0.95 * awake

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from examples import async_fleet, my_simulator, one_line, remote_vector_env
+from examples import async_fleet, my_simulator, one_line, remote_vector_env, train_ppo
 from tests.rpc.serving import serving
 
 pytestmark = pytest.mark.rpc
@@ -35,3 +37,10 @@ def test_one_line() -> None:
     """A linear policy learns something within a few thousand steps."""
     history = one_line.main(num_iterations=25)
     assert history[-1] > 1.3 * history[1]
+
+
+def test_train_ppo(tmp_path: Path) -> None:
+    """A few rounds of the preset; the files are where the result says."""
+    result = train_ppo.main(run_dir=str(tmp_path), total_timesteps=4096, final_eval_episodes=4, track=False)
+    assert (result.env_steps, result.eval_episodes) == (4096, 4)
+    assert (tmp_path / result.run / str(result.checkpoint)).is_dir()

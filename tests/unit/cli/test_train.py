@@ -75,3 +75,51 @@ def test_an_environment_that_does_not_exist_is_an_error(tmp_path: Path, capsys: 
     assert cli.main(["train", "--env-id", "NoSuchEnv-v0", "--num-envs", "1", "--run-dir", str(tmp_path)]) == 1
     assert "NoSuchEnv" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_to_resume_brings_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Algorithm too, if none is given; the command line wins over them. The run goes on to the larger budget."""
+    first = ["a2c", "--num-envs", "2", "--num-steps", "8", "--total-timesteps", "64", "--final-eval-episodes", "2"]
+    first += ["--lanes", "1", "--seed", "5", "--no-track", "--run-dir", str(tmp_path), "--run-name", "x"]
+    assert cli.main(["train", *first]) == 0
+    folder = str(tmp_path / "x")
+    wanted = train.config_of(train.parse("a2c", ["--resume", folder, "--total-timesteps", "128"]))
+    assert (wanted.num_envs, wanted.seed, wanted.num_minibatches, wanted.total_timesteps) == (2, 5, 1, 128)
+    assert train.split(["--resume", folder])[0] == "a2c"
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", folder, "--total-timesteps", "128"]) == 0
+    assert "128 steps in" in capsys.readouterr().out
+    assert cli.main(["train", "ppo", "--resume", folder]) == 2
+    assert f"--resume {folder} is a run of a2c, not of ppo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--resume", "nowhere"], "there is no run in it"),
+        (["--preset", "strat"], "did you mean 'start'"),
+        (["--config", "nowhere.yaml"], "--config nowhere.yaml: No such file"),
+        (["pppo"], "did you mean 'ppo'"),
+        (["--mode", "lagg"], "sync, lag N"),
+        (["--servers", "host"], "host"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    """Status 2, and no directory."""
+    assert cli.main(["train", *arguments, *([] if arguments == ["pppo"] else ["--run-dir", str(tmp_path)])]) == 2
+    errors = capsys.readouterr().err.strip()
+    assert text in errors
+    assert "\n" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_key_of_a_file_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As an unknown option does."""
+    (tmp_path / "mine.yaml").write_text("learning_rat: 1\n")
+    assert cli.main(["train", "--config", str(tmp_path / "mine.yaml")]) == 2
+    assert "did you mean 'learning_rate'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train.parse("ppo", ["--learning-rat", "1"])
+    assert "--learning-rate" in capsys.readouterr().err

@@ -60,18 +60,14 @@ class Recorder:
 class Rig:
     """A learner's thread and both of its ends."""
 
-    def __init__(
-        self, learner: Recorder | PPO, config: PPOConfig, wish: ThreadWish, rounds: int, last_round: int | None
-    ) -> None:
+    def __init__(self, learner: Recorder | PPO, config: PPOConfig, wish: ThreadWish, rounds: int) -> None:
         self.handoff = Handoff(8)
         self.box: ParamMailbox[Published] = mailbox_for(learner.model)
         self.updates: list[Update] = []
         self.published: list[int] = []
         self.changed = asyncio.Event()
         standing = Standing(rounds, 32 * rounds)
-        self.thread = LearnerThread(
-            self.handoff, learner, self.box, config, self._told, standing=standing, last_round=last_round, wish=wish
-        )
+        self.thread = LearnerThread(self.handoff, learner, self.box, config, self._told, standing=standing, wish=wish)
 
     def _told(self, update: Update) -> None:
         self.updates.append(update)
@@ -91,9 +87,8 @@ async def running(
     config: PPOConfig = CONFIG,
     wish: ThreadWish | None = None,
     rounds: int = 0,
-    last_round: int | None = None,
 ) -> AsyncIterator[Rig]:
-    rig = Rig(learner, config, wish or ThreadWish(), rounds, last_round)
+    rig = Rig(learner, config, wish or ThreadWish(), rounds)
     try:
         yield rig
     finally:
@@ -139,7 +134,7 @@ async def test_a_resumed_run_goes_on_counting() -> None:
 async def test_nothing_is_trained_on_after_the_last_round() -> None:
     """Rounds that lie in the hand-off already are left there; calls are the caller's own affair from then on."""
     learner = Recorder()
-    async with running(learner, rounds=7, last_round=9) as rig:
+    async with running(learner, wish=ThreadWish(last_round=9), rounds=7) as rig:
         for _ in range(4):
             rig.handoff.put_nowait(ROUND)
         await rig.until(2)

@@ -1,8 +1,9 @@
-"""Environments for tests of runs: slow to make, drawing their own frames, giving NaN, observing text."""
+"""Environments for tests of runs: slow to make, drawing their own frames, giving NaN, observing text, dozing."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -54,3 +55,22 @@ def nan_now_and_then() -> gymnasium.Env[Any, Any]:
 
 def speaking() -> gymnasium.Env[Any, Any]:
     return Painted(text=True)
+
+
+class Dozing(gymnasium.Env[Any, Any]):
+    """A step takes 10 ms; 100 ms more in the environment that was first reset with seed 1, while a file is there."""
+
+    def __init__(self, flag: str) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._flag = Path(flag)
+        self._first_seed: int | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._first_seed = seed if self._first_seed is None else self._first_seed
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.11 if self._first_seed == 1 and self._flag.exists() else 0.01)
+        return np.zeros(2, np.float32), 0.0, False, False, {}

@@ -107,6 +107,20 @@ def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == {"step_4", "step_5", "step_6", "LATEST", "BEST"}
 
 
+def test_one_out_of_turn_is_not_the_newest(tmp_path: Path) -> None:
+    """Saved late, with the serial of its turn: it is there until the next save, and LATEST and loading pass it by."""
+    store = CheckpointStore(tmp_path, IDENTITY, keep=2)
+    for step in (20, 30, 40):
+        store.save(step, parts_of(step), serial=step)
+    late = store.save(10, parts_of(10), serial=10)
+    assert names(tmp_path) == {"step_10", "step_30", "step_40", "LATEST"}
+    assert (tmp_path / "LATEST").read_text() == "step_40\n"
+    check(store.load(), 40)
+    check(load_checkpoint(late), 10)
+    store.save(50, parts_of(50), serial=50)
+    assert names(tmp_path) == {"step_40", "step_50", "LATEST"}
+
+
 def test_a_step_may_come_twice(tmp_path: Path) -> None:
     """The later one loads, the earlier one is not touched; the same after a return to an earlier step."""
     store = CheckpointStore(tmp_path, IDENTITY, keep=9)

@@ -101,3 +101,28 @@ def test_live_on_terminals_alone(monkeypatch: pytest.MonkeyPatch, terminal: bool
     """And not under CI, whatever it calls itself."""
     monkeypatch.setenv("CI", ci)
     assert Dashboard(Console(file=io.StringIO(), force_terminal=terminal)).is_live is live
+
+
+def test_what_is_said_is_shown_once() -> None:
+    """Between the lines while it is open, at once before and after; nobody who says something waits for the screen."""
+    screen = Screen()
+    dashboard = plain(screen)
+    dashboard.say("before")
+    with dashboard:
+        screen.gate.clear()
+        for number in range(100):
+            dashboard.say(f"line {number}")
+        screen.gate.set()
+    dashboard.say("after")
+    assert screen.getvalue().splitlines() == ["before", *(f"line {number}" for number in range(100)), "after"]
+
+
+def test_what_is_said_stands_above_the_panel() -> None:
+    """On a terminal: whole, once, and the panel is drawn below it."""
+    screen = Screen()
+    with Dashboard(Console(file=screen, width=100, height=30, force_terminal=True), live=True) as dashboard:
+        dashboard.say("resumes runs/x")
+        dashboard.show(SHOT)
+    drawn = screen.getvalue()
+    assert drawn.count("resumes runs/x") == 1
+    assert drawn.index("resumes runs/x") < drawn.rindex("CartPole-v1")

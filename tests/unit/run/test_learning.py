@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl.errors import CheckpointMismatch
 from asyncrl.policy import Policy
 from asyncrl.run.checkpoints import CheckpointStore, load_newest
 from asyncrl.run.learning import Learning, Saved
@@ -76,6 +77,13 @@ def test_a_policy_acts_with_the_newest_weights(tmp_path: Path) -> None:
     made.publish(3)
     assert (values(following) != before).any()
     np.testing.assert_array_equal(values(frozen), before)
+
+
+def test_another_network_is_a_mismatch(tmp_path: Path) -> None:
+    """Of a size that the settings do not tell, as one from a module of the user's: one line."""
+    with pytest.raises(CheckpointMismatch, match="of another network than the settings say") as caught:
+        learning(tmp_path, hidden_sizes=[9]).load(learning(tmp_path).save())
+    assert "\n" not in str(caught.value)
 
 
 def test_nothing_is_published_twice(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class TinyRun:
     def make_keeper(self, learning: Learning) -> Keeper:
         identity = Identity("ppo", self.config.env_id, learning.spec.hash().hex())
         store = CheckpointStore(self.checkpoints, identity, keep=100, files=self._files)
-        return Keeper(store, lambda text: self.training.tell("checkpoint", text), lambda: None)
+        return Keeper(store, lambda text: self.training.log.tell("checkpoint", text), lambda: None)
 
     async def run(self, servers: str | Sequence[str] | None = None) -> None:
         async with asyncio.timeout(WITHIN_S):
