@@ -186,7 +186,7 @@ def make_policy(settings: RunSettings, layout: Layout, space: Any) -> Any:
     from benchmarks.acting import torch_policy
 
     policy = torch_policy(settings.policy, int(space.n), layout.shape[-1], space.dtype, bf16=settings.bf16)
-    return lambda obs, mask, first, carry: policy.act(obs, mask, first, carry).action[0]
+    return lambda obs, mask, first, carry: policy.act(obs, mask, first, carry, None).action[0]
 
 
 def main(settings: RunSettings) -> dict[str, Any]:
