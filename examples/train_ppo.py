@@ -6,12 +6,13 @@ python examples/train_ppo.py [worker1:50051,worker2:50051]
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from asyncrl.run import Result, train
 from asyncrl.run.options import resolve
 
 
-def main(servers: str | None = None, **changed: object) -> Result:
+def main(servers: str | None = None, **changed: Any) -> Result:
     """Trains on the servers, or on one of our own; `changed` are fields of PPOConfig."""
     config = resolve("ppo", preset_name="start", **changed)
     result = train(config, servers=servers, say=print)

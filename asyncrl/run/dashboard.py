@@ -87,7 +87,8 @@ class Dashboard:
                 self._print_said()
                 shot = self._shot
                 if shot is not None and shot is not drawn:
-                    live.update(panel(shot, self.console.width, self.console.height), refresh=True)
+                    # Where the last column is used, what the terminal echoes (^C) begins a line that nobody counts.
+                    live.update(panel(shot, self.console.width - 1, self.console.height), refresh=True)
                 drawn = shot
 
     def _run_plain(self) -> None:

@@ -71,7 +71,7 @@ class Snapshot:
 
 
 def panel(shot: Snapshot, width: int, height: int) -> RenderableType:
-    """The live picture, for a terminal of this size."""
+    """The live picture, of this width, for a terminal of this height."""
     room = max(height - FIXED_ROWS, 2)
     num_events = min(len(shot.events), max(room // 3, 1), 6)
     num_lanes = max(min(len(shot.lanes), room - num_events, 16), 1)
@@ -82,7 +82,9 @@ def panel(shot: Snapshot, width: int, height: int) -> RenderableType:
         rows += [Text(), *(_event(seconds, text) for seconds, text in shot.events[-num_events:])]
     rows += [Text(), _where(shot)]
     title = f"[b]{shot.algorithm}[/] on [b]{_escaped(shot.env_id)}[/], seed {shot.seed}"
-    return Panel(Group(*rows), title=title, title_align="left", subtitle=shot.state, subtitle_align="right")
+    return Panel(
+        Group(*rows), title=title, title_align="left", subtitle=shot.state, subtitle_align="right", width=width
+    )
 
 
 def line(shot: Snapshot) -> str:
