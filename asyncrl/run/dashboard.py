@@ -87,8 +87,8 @@ class Dashboard:
                 self._print_said()
                 shot = self._shot
                 if shot is not None and shot is not drawn:
-                    # Where the last column is used, what the terminal echoes (^C) begins a line that nobody counts.
-                    live.update(panel(shot, self.console.width - 1, self.console.height), refresh=True)
+                    # Room for what a terminal echoes at the end: ^C would begin a line that nobody counts.
+                    live.update(panel(shot, self.console.width - 3, self.console.height), refresh=True)
                 drawn = shot
 
     def _run_plain(self) -> None:

@@ -105,8 +105,11 @@ class _Game:
                 lane.reset(seeds=[self._seed + int(slot) for slot in lane.fleet_slots])
         async with asyncio.TaskGroup() as group:
             receiving = group.create_task(self._receive())
-            await asyncio.wait([self._over])
-            receiving.cancel()
+            try:
+                await asyncio.wait([self._over])
+            finally:
+                receiving.cancel()
+                self._answers.clear()
         self._over.result()
         by_slot = [
             pair
@@ -151,6 +154,8 @@ class _Game:
 
     def _acted(self, lane: FleetLane, answer: asyncio.Future[Acted]) -> None:
         if answer.cancelled() or self._answers.get(lane.index) is not answer:
+            # Nobody waits for it any more. Looking at its error says so.
+            _ = answer.cancelled() or answer.exception()
             return
         try:
             acted = answer.result()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,3 +102,19 @@ async def test_an_error_of_the_policy_ends_it() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await play(Broken(), 1)
+
+
+async def test_a_cancelled_evaluation_leaves_nothing_unsaid() -> None:
+    """In the middle of a forward or between two: no error that nobody has heard of."""
+
+    class Slow(Balance):
+        def act(
+            self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array | None
+        ) -> Acted:
+            time.sleep(0.005)
+            return super().act(obs, mask, first, carry, keys)
+
+    async with connect(env="CartPole-v1", num_envs=4, lanes=2, auto_reset=False) as fleet:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await evaluate(fleet, Slow(), 10**6, seed=3)
