@@ -93,6 +93,7 @@ async def site(directory: Path) -> AsyncIterator[Site]:
             yield Site(machines, driver, [lane.address for lane in envs.fleet.lanes])
 
 
+@pytest.mark.slow  # its rates want a machine of their own
 async def test_one_vector_environment_outlives_a_lane_a_frozen_server_and_a_killed_one(tmp_path: Path) -> None:
     """By send and recv: the rest keeps 95 % of its rate, lost rows say so, capacity returns, the books balance."""
     async with site(tmp_path) as it:
