@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -86,6 +87,10 @@ async def test_a_failing_learner_ends_the_run(tmp_path: Path, server: str, monke
 
     def fails_in_the_third(self: PPO, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
         if unrolls[0].round == 3:
+            # Rounds take milliseconds here: the first checkpoint is still on its way to the disk.
+            ends = time.monotonic() + 20
+            while not list(run.checkpoints.glob("step_*/manifest.json")) and time.monotonic() < ends:
+                time.sleep(0.01)
             raise ZeroDivisionError("nothing to divide by")
         return update(self, unrolls, progress)
 
