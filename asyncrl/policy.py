@@ -24,6 +24,7 @@ class Acted(NamedTuple):
     version: int  # policy version of the weights that acted
     carry: Sequence[Array] = ()  # per carry leaf [N, *shape]; () for a feed-forward policy
     env_action: Sequence[Array] = ()  # per action leaf [N, *shape]: what is sent, where it is not `action`
+    kept: Sequence[Array] = ()  # further leaves [N, *shape] that the learner wants with the rows
 
     @property
     def sent_action(self) -> Sequence[Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class Unroll:
     incarnation: Array  # i8 [T, B]; with run_id and fleet slot, episode and t the name of a transition
     episode: Array  # i8 [T, B]
     t: Array  # i8 [T, B]
+    end_mask: Array | None = None  # b1 [E, mask_size]: with end_obs
+    kept: list[Array] = field(default_factory=list)  # per leaf [T, B, *shape]: what else the policy wanted kept
 
     @property
     def num_steps(self) -> int:

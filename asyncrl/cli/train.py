@@ -13,12 +13,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import tyro
 
 from asyncrl.cli.access import Reach
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.run import options
 from asyncrl.run.session import run_to_resume, saved_config
@@ -31,7 +31,7 @@ _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE.yaml", help_behavior_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(PPOConfig, Reach):
+class Where(Reach):
     """Trains on environments, of env servers or of its own; evaluates, keeps checkpoints, resumes.
 
     Settings come from the defaults, then --preset, then --config, then the command line.
@@ -50,9 +50,7 @@ class Train(PPOConfig, Reach):
 def run(arguments: Sequence[str]) -> int:
     """The command; its exit status."""
     algorithm, rest = split(arguments or FIRST_RUN)
-    if algorithm not in options.ALGORITHMS:
-        close = options.nearest(algorithm, list(options.ALGORITHMS))
-        raise ConfigError(f"there is no algorithm {algorithm!r}{close}: {', '.join(options.ALGORITHMS)}")
+    options.config_type(algorithm)
     if _ahead(rest).preset == "list":
         print("\n".join(options.preset_names(algorithm)))
         return 0
@@ -62,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         from asyncrl.run.console import train_in_console
     if signals.caught:
         return 0
-    return train_in_console(algorithm, config_of(wanted), wanted.servers, wanted.access)
+    return train_in_console(algorithm, config_of(algorithm, wanted), wanted.servers, wanted.access)
 
 
 def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -74,7 +72,7 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
     return (saved_config(run_to_resume(resumed))[0] if resumed else "ppo"), list(arguments)
 
 
-def parse(algorithm: str, arguments: Sequence[str]) -> Train:
+def parse(algorithm: str, arguments: Sequence[str]) -> Where:
     """Everything the command line says, over preset, file, and the run that is resumed."""
     joined = _join_mode(arguments)
     sources = _ahead(joined)
@@ -85,12 +83,23 @@ def parse(algorithm: str, arguments: Sequence[str]) -> Train:
             raise ConfigError(f"--resume {sources.resume} is a run of {was}, not of {algorithm}")
         before = dataclasses.asdict(settings)
     base = options.resolve(algorithm, preset_name=sources.preset, config=sources.config, before=before)
-    default = Train(**dataclasses.asdict(base), preset=sources.preset, config=sources.config)
-    return tyro.cli(Train, prog=f"asyncrl train {algorithm}", args=joined, default=default)
+    command = command_type(algorithm)
+    default = command(**dataclasses.asdict(base), preset=sources.preset, config=sources.config)
+    return tyro.cli(command, prog=f"asyncrl train {algorithm}", args=joined, default=default)
 
 
-def config_of(wanted: Train) -> PPOConfig:
-    return PPOConfig(**{field.name: getattr(wanted, field.name) for field in dataclasses.fields(PPOConfig)})
+def command_type(algorithm: str) -> type[Where]:
+    """The settings of the algorithm and `Where`, as one flat set of options."""
+    bases = (options.config_type(algorithm), Where)
+    made = dataclasses.make_dataclass(
+        "Train", [], bases=bases, frozen=True, kw_only=True, namespace={"__doc__": Where.__doc__}
+    )
+    return cast(type[Where], made)
+
+
+def config_of(algorithm: str, wanted: Where) -> RunConfig:
+    config = options.config_type(algorithm)
+    return config(**{field.name: getattr(wanted, field.name) for field in dataclasses.fields(config)})
 
 
 def _ahead(arguments: Sequence[str]) -> argparse.Namespace:

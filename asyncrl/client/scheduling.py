@@ -1,7 +1,7 @@
 """How the kernel schedules the thread of an event loop, and the threads that it starts: fewer switches, one core.
 
-A lane-step crosses seven threads of the client. By default Linux lets each wake-up preempt whoever runs, and spreads
-the threads over all cores; each of both costs more here than it gives, because most of these threads want the GIL.
+A lane-step passes through four threads of the client. By default Linux lets each wake-up preempt whoever runs, and
+spreads the threads over all cores; each of both costs more here than it gives, because most of them want the GIL.
 docs/benchmarks.md has the figures. Elsewhere than on Linux nothing happens.
 
 Invariant: what was changed for a fleet is as before when the fleet is closed (test_scheduling_is_put_back).

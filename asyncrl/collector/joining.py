@@ -82,9 +82,9 @@ def _split(acted: Acted, sizes: Sequence[int]) -> list[Acted]:
     start = 0
     for size in sizes:
         rows = slice(start, start + size)
-        action, carry, env_action = (
-            [leaf[rows] for leaf in leaves] for leaves in (acted.action, acted.carry, acted.env_action)
+        action, carry, env_action, kept = (
+            [leaf[rows] for leaf in leaves] for leaves in (acted.action, acted.carry, acted.env_action, acted.kept)
         )
-        parts.append(Acted(action, acted.log_prob[rows], acted.value[rows], acted.version, carry, env_action))
+        parts.append(Acted(action, acted.log_prob[rows], acted.value[rows], acted.version, carry, env_action, kept))
         start += size
     return parts

@@ -18,7 +18,7 @@ observation and none after a cut is ever what a row is bootstrapped from (test_p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,14 @@ from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
 
 _FINAL_TRUNCATED: Final = TRUNCATED | FIRST
+
+
+class _Finals(NamedTuple):
+    """What only one reply has of episodes that it ended."""
+
+    where: Array  # i8 [R]: truncated rows, as t * B + b
+    obs: list[Array]  # per leaf [R, *shape]
+    mask: Array | None  # b1 [R, mask_size]
 
 
 class UnrollBuilder:
@@ -42,6 +50,7 @@ class UnrollBuilder:
         self._shape = (num_steps, num_slots)
         self._obs: list[Array] = []
         self._action: list[Array] = []
+        self._kept: list[Array] = []
         self._mask: Array | None = None
         self._first = np.empty(self._shape, np.bool_)
         self._log_prob = np.empty(self._shape, np.float32)
@@ -50,7 +59,7 @@ class UnrollBuilder:
         self._reward = np.empty(self._shape, np.float64)
         self._flags = np.full(self._shape, NO_TRANSITION, np.uint8)
         self._names = np.empty((3, *self._shape), np.int64)
-        self._finals: list[tuple[Array, list[Array]]] = []  # truncated rows as t * B + b, with their last observations
+        self._finals: list[_Finals] = []
         self._carry = [leaf.copy() for leaf in carry]
 
     @property
@@ -74,8 +83,7 @@ class UnrollBuilder:
         if mask is not None:
             if self._mask is None:
                 self._mask = np.ones((*self._shape, mask.shape[1]), np.bool_)
-            # The mask of a row that waits or has ended is void; a policy cannot choose from nothing.
-            np.logical_or(mask, ~mask.any(axis=1, keepdims=True), out=self._mask[k])
+            self._mask[k] = _possible(mask)
         self._first[k] = first
         return [kept[k] for kept in self._obs], None if self._mask is None else self._mask[k]
 
@@ -84,7 +92,10 @@ class UnrollBuilder:
         k = self.num_rows
         if not self._action:
             self._action = [_like(leaf, self._shape) for leaf in acted.action]
+            self._kept = [_like(leaf, self._shape) for leaf in acted.kept]
         for kept, leaf in zip(self._action, acted.action, strict=True):
+            kept[k] = leaf
+        for kept, leaf in zip(self._kept, acted.kept, strict=True):
             kept[k] = leaf
         self._log_prob[k] = acted.log_prob
         self._value[k] = acted.value
@@ -107,7 +118,8 @@ class UnrollBuilder:
         truncated = (rows.flags[final_rows] & TRUNCATED) != 0
         if truncated.any():
             where = k * self._shape[1] + final_rows[truncated].astype(np.int64)
-            self._finals.append((where, [leaf[truncated] for leaf in rows.final_obs]))
+            mask = None if rows.final_mask is None else rows.final_mask[truncated]
+            self._finals.append(_Finals(where, [leaf[truncated] for leaf in rows.final_obs], mask))
 
     # ------------------------------------------------------------------ the end
 
@@ -137,6 +149,7 @@ class UnrollBuilder:
             mask=self._mask,
             log_prob=self._log_prob,
             value=self._value,
+            kept=self._kept,
             first=self._first,
             version=self._version,
             reward=self._reward,
@@ -146,9 +159,10 @@ class UnrollBuilder:
             soft=valid & ((flags & SOFT) != 0),
             valid=valid,
             end_rows=end_rows,
-            end_obs=self._end_obs(end_rows, last),
+            end_obs=[self._ends(end_rows, *of) for of in zip(self._obs, last.obs, self._final_leaves(), strict=True)],
+            end_mask=self._end_mask(end_rows, last),
             last_obs=last.obs,
-            last_mask=last.mask,
+            last_mask=None if last.mask is None else _possible(last.mask),
             last_first=(last.flags & FIRST) != 0,
             carry=self._carry,
             incarnation=incarnation,
@@ -161,31 +175,45 @@ class UnrollBuilder:
         for kept, leaf in zip(self._obs, last.obs, strict=True):
             kept[k] = leaf
             kept[k + 1 :] = 0
-        for kept in self._action:
+        for kept in (*self._action, *self._kept):
             kept[k:] = 0
         if self._mask is not None:
             self._mask[k:] = True
+            if last.mask is not None:
+                self._mask[k] = _possible(last.mask)
         self._first[k:] = False
         self._version[k:] = self._version[k - 1]
         for array in (self._log_prob, self._value, self._reward):
             array[k:] = 0
         self._names[:, k:] = 0
 
-    def _end_obs(self, end_rows: Array, last: StepRows) -> list[Array]:
-        """The observation after each of these rows: as a rule the one acted on next."""
+    def _final_leaves(self) -> list[list[Array]]:
+        """Per leaf, what `_finals` hold."""
+        return [[finals.obs[leaf] for finals in self._finals] for leaf in range(len(self._obs))]
+
+    def _end_mask(self, end_rows: Array, last: StepRows) -> Array | None:
+        if self._mask is None or last.mask is None:
+            return None
+        masks = [finals.mask for finals in self._finals if finals.mask is not None]
+        return _possible(self._ends(end_rows, self._mask, last.mask, masks))
+
+    def _ends(self, end_rows: Array, rows: Array, last: Array, finals: list[Array]) -> Array:
+        """[E, *shape]: what followed each of these rows: as a rule what was acted on next."""
         num_steps, num_slots = self._shape
         t, b = end_rows[:, 0] + 1, end_rows[:, 1]
         at_end = t == num_steps
-        ends = [kept[np.where(at_end, 0, t), b] for kept in self._obs]
-        if at_end.any():
-            for end, leaf in zip(ends, last.obs, strict=True):
-                end[at_end] = leaf[b[at_end]]
-        if self._finals:
-            places = np.searchsorted((t - 1) * num_slots + b, np.concatenate([where for where, _ in self._finals]))
-            finals = zip(*(obs for _, obs in self._finals), strict=True)
-            for end, parts in zip(ends, finals, strict=True):
-                end[places] = np.concatenate(parts)
+        ends: Array = rows[np.where(at_end, 0, t), b]
+        ends[at_end] = last[b[at_end]]
+        if finals:
+            places = np.searchsorted((t - 1) * num_slots + b, np.concatenate([each.where for each in self._finals]))
+            ends[places] = np.concatenate(finals)
         return ends
+
+
+def _possible(mask: Array) -> Array:
+    """b1 [N, mask_size]. The mask of a row that waits or has ended is void; a policy cannot choose from nothing."""
+    possible: Array = mask | ~mask.any(axis=1, keepdims=True)
+    return possible
 
 
 def _like(leaf: Array, shape: tuple[int, int]) -> np.ndarray[Any, Any]:

@@ -34,7 +34,7 @@ from torch import nn
 
 from asyncrl.buffers.handoff import Handoff
 from asyncrl.buffers.staleness import Staleness, StalenessCounts
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import AsyncRLError, LocalProtocolError
 from asyncrl.learner.allocation import keep_freed_memory
 from asyncrl.learner.machine import use_threads
@@ -108,7 +108,7 @@ class LearnerThread:
         handoff: Handoff,
         learner: Learner,
         box: ParamMailbox[Published],
-        config: PPOConfig,
+        config: RunConfig,
         on_update: Callable[[Update], None],
         *,
         standing: Standing | None = None,

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import ConfigError
-from asyncrl.learner.model import ActorCritic
+from asyncrl.learner.model import Model
 from asyncrl.wire.spec import LaneSpec
 
 SMALL_FLOPS: Final = 1e6  # of one row's forward; a dense network of two layers of 256 stays below
@@ -53,9 +53,9 @@ def check_bf16(device: torch.device) -> None:
         raise ConfigError(f"bf16 is asked for, and this {device.type} does not compute in it: leave it out")
 
 
-def flops_per_row(model: ActorCritic, spec: LaneSpec) -> float:
+def flops_per_row(model: Model, spec: LaneSpec) -> float:
     """Of the forward of one row of what a lane serves."""
-    device = model.value_out.weight.device
+    device = model.device
     obs = [torch.from_numpy(np.zeros((1, *leaf.shape), leaf.dtype)).to(device) for leaf in spec.observation.leaves]
     first = torch.zeros(1, dtype=torch.bool, device=device)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
@@ -63,10 +63,10 @@ def flops_per_row(model: ActorCritic, spec: LaneSpec) -> float:
     return float(counter.get_total_flops())
 
 
-def threads_for(model: ActorCritic, spec: LaneSpec, config: PPOConfig, cores: int = 0) -> Threads:
+def threads_for(model: Model, spec: LaneSpec, config: RunConfig, cores: int = 0) -> Threads:
     """What the run asks for, and our choice where it leaves that open; `cores` 0: those that this process may use."""
     available = cores or _cores()
-    device = model.value_out.weight.device
+    device = model.device
     ours = choose_threads(device, available, flops_per_row(model, spec), overlapping=config.mode != "sync")
     asked = (config.learner_threads or ours.learner, config.act_threads or ours.acting)
     return ours if asked == ours[:2] else Threads(*asked, f"{asked[0]} for learning, {asked[1]} for acting, as asked")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from asyncrl.errors import ConfigError
 from asyncrl.learner.composite_head import build_head
 from asyncrl.learner.encoders import observation_nodes
+from asyncrl.learner.heads import Head
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.networks import linear
 from asyncrl.learner.normalisers import ObsNormaliser, RewardScaler
@@ -32,7 +33,26 @@ class Outputs(NamedTuple):
     carry: list[Tensor]  # per carry leaf [..., *shape]: after each row
 
 
-class ActorCritic(nn.Module):
+class Model(nn.Module):
+    """What a `TorchPolicy` can act with."""
+
+    config: ModelConfig
+    head: Head
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def initial_carry(self, n: int) -> list[Tensor]:
+        """Per carry leaf [n, *shape], zeros; [] for a feed-forward network."""
+        return []
+
+    def step(self, obs: Sequence[Tensor], first: Tensor, carry: Sequence[Tensor]) -> Outputs:
+        """One row of each slot. `obs`: per leaf [N, *shape], wire dtypes; `first`: b1 [N]; `carry`: before the row."""
+        raise NotImplementedError
+
+
+class ActorCritic(Model):
     """Made by `build_model`, on the CPU; `place` moves it."""
 
     def __init__(self, spec: LaneSpec, config: ModelConfig) -> None:
@@ -54,13 +74,11 @@ class ActorCritic(nn.Module):
         self._bf16: torch.dtype | None = None
 
     def initial_carry(self, n: int) -> list[Tensor]:
-        """Per carry leaf [n, *shape], zeros; [] for a feed-forward network."""
         if self.gru is None:
             return []
         return [torch.zeros(n, self.gru.size, device=self.value_out.weight.device)]
 
     def step(self, obs: Sequence[Tensor], first: Tensor, carry: Sequence[Tensor]) -> Outputs:
-        """One row of each slot. `obs`: per leaf [N, *shape], wire dtypes; `first`: b1 [N]; `carry`: before the row."""
         policy, value = self._features(obs)
         after: list[Tensor] = []
         if self.gru is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from torch import nn
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.wire.spec import LaneSpec
 
 Activation = Literal["tanh", "relu", "elu"]
@@ -16,7 +16,7 @@ Activation = Literal["tanh", "relu", "elu"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Spelt as in `PPOConfig`, where the same fields are."""
+    """Spelt as in the configurations of runs, where the same fields are."""
 
     network: str | CustomNetwork = "auto"  # mlp, nature, impala, auto, module:function, or the function itself
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -36,24 +36,10 @@ class ModelConfig:
     compile: bool = False
 
     @staticmethod
-    def of(config: PPOConfig) -> ModelConfig:
+    def of(config: RunConfig) -> ModelConfig:
+        """What the configuration has of these; the rest is as it is by default."""
         return ModelConfig(
-            network=config.network,
-            hidden_sizes=config.hidden_sizes,
-            activation=config.activation,
-            share_trunk=config.share_trunk,
-            gru_size=config.gru_size,
-            log_std_init=config.log_std_init,
-            use_sde=config.use_sde,
-            sde_sample_freq=config.sde_sample_freq,
-            num_steps=config.num_steps,
-            normalize_obs=config.normalize_obs,
-            clip_obs=config.clip_obs,
-            normalize_reward=config.normalize_reward,
-            gamma=config.gamma,
-            num_envs=config.num_envs,
-            bf16=config.bf16,
-            compile=config.compile,
+            **{each.name: getattr(config, each.name) for each in fields(ModelConfig) if hasattr(config, each.name)}
         )
 
 

@@ -12,7 +12,6 @@ A2C (test_a2c_is_one_epoch_without_a_clip); a loss or gradient that is not finit
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,22 +34,18 @@ from asyncrl.learner.losses import (
 )
 from asyncrl.learner.minibatches import Part, Split, split_of
 from asyncrl.learner.model import ActorCritic
+from asyncrl.learner.publishing import Published
 from asyncrl.learner.returns import check_fragments
 from asyncrl.learner.rewards import train_reward
 from asyncrl.learner.schedules import annealed
 from asyncrl.learner.targets import TARGET, TargetRule, columns_of
+from asyncrl.learner.torch_policy import TorchPolicy
+from asyncrl.params import ParamMailbox
 from asyncrl.records import Array, Unroll
 
 
 class NonFiniteUpdate(AsyncRLError):
     """A loss or its gradient is NaN or infinite. The weights are those before the minibatch."""
-
-
-def a2c(config: PPOConfig) -> PPOConfig:
-    """The same run with advantage actor-critic: one step on the whole round, no clip, plain advantages."""
-    return dataclasses.replace(
-        config, update_epochs=1, num_minibatches=1, clip_coef=0.0, clip_vloss=False, norm_adv=False
-    )
 
 
 class Losses(NamedTuple):
@@ -148,6 +143,11 @@ class PPO:
         return Losses(total, policy_loss, value_loss, mean_entropy, log_ratio)
 
     # ---------------------------------------------------------------------------------------------------- state
+
+    def policy(self, box: ParamMailbox[Published] | None, *, deterministic: bool, threads: int) -> TorchPolicy:
+        """Acts with a copy of the model, which follows `box` where there is one."""
+        seed = self.config.seed
+        return TorchPolicy(self.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Copies on the host of everything that an update reads or writes, and the rest as JSON."""

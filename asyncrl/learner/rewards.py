@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.records import Array
 
 
-def train_reward(raw: Array, config: PPOConfig, divisor: float = 1.0) -> Array:
+def train_reward(raw: Array, config: RunConfig, divisor: float = 1.0) -> Array:
     """f8 [T, N] for `raw` f8 [T, N]; `divisor` is the running deviation of returns, where rewards are normalised."""
     reward = raw / divisor
     if config.sign_reward:

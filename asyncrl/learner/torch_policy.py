@@ -20,7 +20,7 @@ from torch import Tensor
 
 from asyncrl.keyed_noise import STEP_BITS, uniform
 from asyncrl.learner.machine import check_bf16, use_threads
-from asyncrl.learner.model import ActorCritic
+from asyncrl.learner.model import Model
 from asyncrl.learner.publishing import Published, tensors_of
 from asyncrl.learner.staging import Staging
 from asyncrl.params import ParamMailbox
@@ -40,7 +40,7 @@ class TorchPolicy:
 
     def __init__(
         self,
-        model: ActorCritic,
+        model: Model,
         seed: int,
         box: ParamMailbox[Published] | None = None,
         *,
@@ -49,7 +49,7 @@ class TorchPolicy:
         version: int = 0,
         threads: int = 0,
     ) -> None:
-        self._device = model.value_out.weight.device if device is None else torch.device(device)
+        self._device = model.device if device is None else torch.device(device)
         if model.config.bf16:
             check_bf16(self._device)
         self._model = copy.deepcopy(model).to(self._device).eval().requires_grad_(False)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from asyncrl.client.credentials import Access
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.run.dashboard import Dashboard
 from asyncrl.run.running import Ran, run_to_the_end
 
 
 def train_in_console(
-    algorithm: str, config: PPOConfig, servers: str | Sequence[str] | None, access: Access | None
+    algorithm: str, config: RunConfig, servers: str | Sequence[str] | None, access: Access | None
 ) -> int:
     """The run; its exit status."""
     dashboard = Dashboard(Console(highlight=False))
@@ -21,12 +21,13 @@ def train_in_console(
     dashboard.say(f"{algorithm} on {config.env_id}: {steps}, {config.mode}, seed {config.seed}")
     dashboard.say(f"environments: {servers or 'an env server of our own'}")
     ran = run_to_the_end(algorithm, config, servers, access, dashboard=dashboard, say=dashboard.say)
-    for line in closing_lines(algorithm, ran):
+    named = servers if servers is None or isinstance(servers, str) else ",".join(servers)
+    for line in closing_lines(algorithm, ran, named):
         dashboard.say(line)
     return 0
 
 
-def closing_lines(algorithm: str, ran: Ran) -> list[str]:
+def closing_lines(algorithm: str, ran: Ran, servers: str | None = None) -> list[str]:
     """What came out, and where it is."""
     result, folder = ran.result, ran.folder
     if not folder.exists():
@@ -42,9 +43,7 @@ def closing_lines(algorithm: str, ran: Ran) -> list[str]:
         lines.append(f"model   {folder / result.checkpoint}")
     if result.plot is not None:
         lines.append(f"plot    {folder / result.plot}")
-    if ran.finished:
-        lines.append(f"next    asyncrl eval {folder}")
-    else:
-        lines.append(f"next    asyncrl train {algorithm} --resume {folder}")
+    command = f"eval {folder}" if ran.finished else f"train {algorithm} --resume {folder}"
+    lines.append(f"next    asyncrl {command}" + ("" if servers is None else f" --servers {servers}"))
     lines.append(f"        tensorboard --logdir {folder.parent}")
     return lines

@@ -22,7 +22,7 @@ from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.act_batcher import ActBatcher
 from asyncrl.collector.joining import ActRequest
-from asyncrl.keyed_noise import STEP_BITS
+from asyncrl.keyed_noise import row_keys
 from asyncrl.policy import Acted, Policy
 from asyncrl.wire.flags import FIRST
 from asyncrl.wire.step_rows import StepRows
@@ -145,7 +145,7 @@ class _Game:
         score.add(rows)
         if score.complete:
             return
-        keys = (lane.fleet_slots.astype(np.uint64) << np.uint64(STEP_BITS)) | np.uint64(score.steps)
+        keys = row_keys(lane.fleet_slots, np.full(lane.num_slots, score.steps))
         score.steps += 1
         first = (rows.flags & FIRST) != 0
         answer = self._batcher.submit(ActRequest(lane.index, rows.obs, first, rows.mask, score.carry, keys))

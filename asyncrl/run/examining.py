@@ -19,9 +19,10 @@ import numpy as np
 
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.placement import Offer, no_room
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import AsyncRLError, ConfigError, LocalProtocolError
 from asyncrl.learner.loop import LearnerThread
+from asyncrl.learner.schedules import crossings
 from asyncrl.policy import Policy
 from asyncrl.run.evaluation import Evaluation, evaluate
 from asyncrl.run.keeping import Keeper
@@ -46,7 +47,7 @@ class Copied(NamedTuple):
 class Examined(Protocol):
     """The run as its examiner sees it."""
 
-    config: PPOConfig
+    config: RunConfig
     progress: Progress
     log: RunLog
 
@@ -80,12 +81,13 @@ class Examiner:
     def round_ended(self, before: int, learner: LearnerThread) -> None:
         """After every round, whose first step was `before`: begin what is due."""
         config, now = self._run.config, self._run.progress.steps
-        self._checkpoint_is_due |= crossed(before, now, config.checkpoint_every)
+        self._checkpoint_is_due |= crossings(before, now, config.checkpoint_every) > 0
         if self._checkpoint_is_due and not self.keeper.is_busy:
             self._checkpoint_is_due = False
             self._group.create_task(self._keep_now(self._run.snapshot(), learner))
         # One that takes longer than the time between two stands in for the next.
-        if crossed(before, now, config.eval_every) and (self._evaluating is None or self._evaluating.done()):
+        is_due = crossings(before, now, config.eval_every) > 0
+        if is_due and (self._evaluating is None or self._evaluating.done()):
             self._evaluating = self._group.create_task(self._evaluate_now(self._run.snapshot(), learner))
 
     def stop(self) -> None:
@@ -176,8 +178,3 @@ class Examiner:
         if run.progress.best_eval is None or found.mean >= run.progress.best_eval:
             run.progress.best_eval = found.mean
             await self.keeper.keep(replace(progress, best_eval=found.mean), copied.saved, found.mean)
-
-
-def crossed(before: int, now: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (before, now]; never for 0."""
-    return every > 0 and now // every > before // every

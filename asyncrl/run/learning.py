@@ -10,21 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import CheckpointMismatch
+from asyncrl.learner.algorithms import open_learner
 from asyncrl.learner.machine import choose_device, flops_per_row, threads_for
-from asyncrl.learner.model import build_model
-from asyncrl.learner.model_config import ModelConfig
-from asyncrl.learner.ppo import PPO, a2c
 from asyncrl.learner.publishing import Published, mailbox_for, publish
 from asyncrl.learner.state_arrays import to_arrays, to_tensors
-from asyncrl.learner.torch_policy import TorchPolicy
 from asyncrl.params import ParamMailbox
+from asyncrl.policy import Policy
 from asyncrl.run.checkpoint_parts import Part, Tensors
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
-BRIEF_FLOPS: Final = 2e7  # of one forward of all environments: well below a millisecond
+BRIEF_FLOPS: Final = 2e7  # of one forward of all environments: 1024 rows of the default MLP
 
 
 @dataclass(frozen=True)
@@ -48,46 +46,41 @@ class Saved:
 class Learning:
     """Made once the environments' spec is known. Its methods but `policy` belong to the learner's thread."""
 
-    def __init__(self, algorithm: str, config: PPOConfig, spec: LaneSpec) -> None:
+    def __init__(self, config: RunConfig, spec: LaneSpec) -> None:
         self.spec = spec
         device = choose_device(config.device)
-        config = a2c(config) if algorithm == "a2c" else config
-        model = build_model(spec, ModelConfig.of(config), config.seed)
+        self.learner = open_learner(config, spec, device)
+        model = self.learner.model
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.carry: list[Array] = [leaf.numpy() for leaf in model.initial_carry(config.num_envs)]
-        self.threads = threads_for(model.to(device), spec, config)
+        self.carry: list[Array] = [leaf.cpu().numpy() for leaf in model.initial_carry(config.num_envs)]
+        self.threads = threads_for(model, spec, config)
         flops = flops_per_row(model, spec) * config.num_envs
         self.acts_briefly = device.type == "cpu" and flops < BRIEF_FLOPS
         self.config = replace(config, learner_threads=self.threads.learner, act_threads=self.threads.acting)
-        self.ppo = PPO(model, self.config, device)
-        self.box: ParamMailbox[Published] = mailbox_for(self.ppo.model)
+        self.box: ParamMailbox[Published] = mailbox_for(model)
 
     def publish(self, version: int) -> None:
         """What the model holds is what `version` rounds have taught it; nothing is done where that is known."""
         if version > self.box.version:
-            publish(self.ppo.model, self.box, version)
+            publish(self.learner.model, self.box, version)
 
-    def policy(self, *, deterministic: bool = False) -> TorchPolicy:
+    def policy(self, *, deterministic: bool = False) -> Policy:
         """Of training: follows the mailbox."""
-        return self._policy(self.box, deterministic)
+        return self.learner.policy(self.box, deterministic=deterministic, threads=self.threads.acting)
 
-    def frozen_policy(self, *, deterministic: bool) -> TorchPolicy:
+    def frozen_policy(self, *, deterministic: bool) -> Policy:
         """Of evaluation: the weights of now, whatever is learned meanwhile."""
-        return self._policy(None, deterministic)
-
-    def _policy(self, box: ParamMailbox[Published] | None, deterministic: bool) -> TorchPolicy:
-        seed, threads = self.config.seed, self.config.act_threads
-        return TorchPolicy(self.ppo.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
+        return self.learner.policy(None, deterministic=deterministic, threads=self.threads.acting)
 
     def save(self) -> Saved:
         """Copies: the next update writes into what the model holds."""
-        tensors, rest = self.ppo.state()
+        tensors, rest = self.learner.state()
         return Saved(to_arrays(tensors), rest)
 
     def load(self, saved: Saved) -> None:
         """CheckpointMismatch: the parameters are those of another network."""
         try:
-            self.ppo.load(to_tensors(saved.arrays), saved.rest)
+            self.learner.load(to_tensors(saved.arrays), saved.rest)
         except (LookupError, RuntimeError, ValueError) as error:
             why = " ".join(str(error).split())[:300]
             raise CheckpointMismatch(f"the checkpoint is of another network than the settings say: {why}") from error

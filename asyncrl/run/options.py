@@ -12,12 +12,19 @@ import difflib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, get_type_hints
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import ALGORITHMS, RunConfig
 from asyncrl.errors import ConfigError
 
-ALGORITHMS: Final = ("ppo", "a2c")
+
+def config_type(algorithm: str) -> type[RunConfig]:
+    """Whose fields are the settings of an algorithm. ConfigError if there is none of that name."""
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(
+            f"there is no algorithm {algorithm!r}{nearest(algorithm, list(ALGORITHMS))}: {', '.join(ALGORITHMS)}"
+        )
+    return ALGORITHMS[algorithm]
 
 
 def preset_names(algorithm: str) -> list[str]:
@@ -55,30 +62,28 @@ def resolve(
     config: Path | None = None,
     before: Mapping[str, Any] | None = None,
     **given: Any,
-) -> PPOConfig:
+) -> RunConfig:
     """Defaults, or what a run had `before`; then the preset, then the file, then what was given."""
-    if before is not None:
-        values = dict(before)
-    else:
-        values = preset(algorithm, "classic") if algorithm != "ppo" else {}
+    values = dict(before or {})
     if preset_name:
         values |= preset(algorithm, preset_name)
     if config is not None:
         values |= from_file(config)
-    return build(values | given, "configuration")
+    return build(algorithm, values | given, "configuration")
 
 
-def build(values: Mapping[str, Any], what: str) -> PPOConfig:
+def build(algorithm: str, values: Mapping[str, Any], what: str) -> RunConfig:
     """A configuration of plain values, each of the type that its field has."""
-    hints = get_type_hints(PPOConfig)
-    names = [field.name for field in dataclasses.fields(PPOConfig)]
+    config = config_type(algorithm)
+    hints = get_type_hints(config)
+    names = [field.name for field in dataclasses.fields(config)]
     typed: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in names:
             raise ConfigError(f"{what}: there is no setting {key!r}{nearest(name, names)}")
         typed[name] = _typed(name, value, hints[name])
-    return PPOConfig(**typed)
+    return config(**typed)
 
 
 def nearest(name: str, names: list[str]) -> str:

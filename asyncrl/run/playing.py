@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.policy import Policy
 from asyncrl.run.checkpoints import Checkpoint, load_checkpoint, load_newest
@@ -79,11 +79,11 @@ def chosen(folder: RunDir, which: Which) -> Checkpoint:
 
 
 def policy_of(
-    checkpoint: Checkpoint, algorithm: str, config: PPOConfig, fleet: Fleet, *, deterministic: bool
+    checkpoint: Checkpoint, algorithm: str, config: RunConfig, fleet: Fleet, *, deterministic: bool
 ) -> Policy:
     """Acts with the checkpoint's weights. CheckpointMismatch where the fleet's environments have other spaces."""
     assert fleet.spec is not None
     Identity(algorithm, config.env_id, fleet.spec.hash().hex()).check(checkpoint.manifest.identity, checkpoint.path)
-    learning = Learning(algorithm, config, fleet.spec)
+    learning = Learning(config, fleet.spec)
     learning.load(Saved.of(checkpoint.parts))
     return learning.frozen_policy(deterministic=deterministic)

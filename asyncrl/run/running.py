@@ -19,7 +19,7 @@ from asyncrl.client.addresses import parse
 from asyncrl.client.connecting import addresses
 from asyncrl.client.credentials import Access
 from asyncrl.client.loop_factory import new_event_loop
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.dashboard import Dashboard
@@ -50,7 +50,7 @@ class Ran(NamedTuple):
 
 
 def train(
-    config: PPOConfig,
+    config: RunConfig,
     algorithm: str = "ppo",
     servers: str | Sequence[str] | None = None,
     access: Access | None = None,
@@ -68,7 +68,7 @@ def train(
 
 def run_to_the_end(
     algorithm: str,
-    config: PPOConfig,
+    config: RunConfig,
     servers: str | Sequence[str] | None = None,
     access: Access | None = None,
     *,
@@ -96,7 +96,7 @@ def run_to_the_end(
             session.close()
 
 
-def _at_its_end(session: Session, config: PPOConfig, say: Say) -> Ran | None:
+def _at_its_end(session: Session, config: RunConfig, say: Say) -> Ran | None:
     """A run that has used its budget and has its result."""
     folder = session.folder
     written = read_result(folder.result)
@@ -112,7 +112,7 @@ class _Run:
     """One session."""
 
     def __init__(
-        self, session: Session, algorithm: str, config: PPOConfig, dashboard: Dashboard | None, say: Say
+        self, session: Session, algorithm: str, config: RunConfig, dashboard: Dashboard | None, say: Say
     ) -> None:
         self._session = session
         self._algorithm = algorithm

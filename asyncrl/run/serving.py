@@ -13,7 +13,7 @@ from asyncrl.client.embedded import EmbeddedServer
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_config import FleetEvent
 from asyncrl.client.scheduling import Scheduling
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    config: PPOConfig, servers: str | Sequence[str] | None, access: Access | None, num_envs: int
+    config: RunConfig, servers: str | Sequence[str] | None, access: Access | None, num_envs: int
 ) -> AsyncIterator[Serving]:
     """Servers for `num_envs` environments, training and evaluation together.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.run import options
 from asyncrl.run.checkpoints import Checkpoint, load_newest
@@ -27,21 +27,6 @@ from asyncrl.run.manifests import directories
 from asyncrl.run.progress import Progress
 from asyncrl.run.run_dir import RunDir, RunLock, make_run_dir
 
-# With another of these the weights would not fit, or what is counted in rounds would change its meaning.
-FIXED: Final = (
-    "env_id",
-    "seed",
-    "num_envs",
-    "num_steps",
-    "network",
-    "hidden_sizes",
-    "activation",
-    "share_trunk",
-    "gru_size",
-    "use_sde",
-    "normalize_obs",
-    "normalize_reward",
-)
 LIVES: Final = "lives.json"
 
 
@@ -62,7 +47,7 @@ class Session:
             shutil.rmtree(self.folder.path, ignore_errors=True)
 
 
-def open_session(algorithm: str, config: PPOConfig) -> Session:
+def open_session(algorithm: str, config: RunConfig) -> Session:
     """Makes the directory of a new run, or finds that of one that goes on. Blocks on the disk.
 
     Raises ConfigError where the name is taken, or the run there is of other settings; RunBusy where somebody trains in
@@ -88,16 +73,16 @@ def run_to_resume(path: str) -> RunDir:
     return folder
 
 
-def saved_config(folder: RunDir) -> tuple[str, PPOConfig]:
+def saved_config(folder: RunDir) -> tuple[str, RunConfig]:
     """Algorithm and settings of a run."""
     values = folder.read_config()
     if "env_id" not in values:
         raise ConfigError(f"{folder.config} cannot be read as the settings of a run")
     algorithm = str(values.pop("algorithm", "ppo"))
-    return algorithm, options.build(values, str(folder.config))
+    return algorithm, options.build(algorithm, values, str(folder.config))
 
 
-def _opened(folder: RunDir, algorithm: str, config: PPOConfig, *, is_new: bool) -> Session:
+def _opened(folder: RunDir, algorithm: str, config: RunConfig, *, is_new: bool) -> Session:
     lock = folder.lock()
     try:
         checkpoint = None
@@ -117,12 +102,12 @@ def _opened(folder: RunDir, algorithm: str, config: PPOConfig, *, is_new: bool) 
     return Session(folder, checkpoint, progress, is_new, lock)
 
 
-def check_settings(folder: RunDir, algorithm: str, config: PPOConfig) -> None:
+def check_settings(folder: RunDir, algorithm: str, config: RunConfig) -> None:
     """ConfigError unless the run in `folder` can go on with these."""
     was_algorithm, was = saved_config(folder)
     if was_algorithm != algorithm:
         raise ConfigError(f"{folder.path} is a run of {was_algorithm}, not of {algorithm}: choose another --run-name")
-    for name in FIXED:
+    for name in config.FIXED:
         if getattr(was, name) != getattr(config, name):
             raise ConfigError(
                 f"{folder.path} was begun with {name} {getattr(was, name)!r}, not {getattr(config, name)!r}: "

@@ -27,9 +27,10 @@ from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
 from asyncrl.collector.collector import Collector
 from asyncrl.collector.counts import CollectorConfig, CollectorState, EpisodesEnded
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.learner.loop import LearnerFailed, LearnerThread, Standing, ThreadWish, Update
 from asyncrl.learner.machine import use_threads
+from asyncrl.learner.schedules import crossings
 from asyncrl.run.evaluation import Evaluation
 from asyncrl.run.examining import Examiner
 from asyncrl.run.keeping import Keeper
@@ -47,7 +48,7 @@ class Training:
     def __init__(
         self,
         algorithm: str,
-        config: PPOConfig,
+        config: RunConfig,
         recorder: Recorder,
         window: EpisodeWindow,
         progress: Progress,
@@ -223,7 +224,7 @@ class Training:
 
     def _make_learning(self, spec: LaneSpec) -> Learning:
         use_threads(1)  # the last bits of the first weights depend on how many there are
-        return Learning(self.algorithm, self.config, spec)
+        return Learning(self.config, spec)
 
     async def _collect_and_learn(self, fleet: Fleet, learning: Learning, until: int) -> None:
         progress = self.progress
@@ -238,7 +239,7 @@ class Training:
             return
         self.learner = LearnerThread(
             handoff,
-            learning.ppo,
+            learning.learner,
             learning.box,
             learning.config,
             lambda update: self._updated(update, until),
@@ -283,7 +284,10 @@ class Training:
         progress.round, progress.steps = update.rounds, progress.steps + update.steps
         progress.collector = collector.state()
         self.log.nonfinite_steps(collector.stats.nonfinite_steps)
-        self._record(update)
+        self._measure(update)
+        every = self.config.log_every
+        if not every or crossings(before, progress.steps, every) or progress.round >= until:
+            self._recorder.scalars(progress.steps, self.metrics)
         if not self.stopping:
             self.examiner.round_ended(before, self.learner)
         if progress.round >= until:
@@ -292,7 +296,7 @@ class Training:
             # Last: what was asked of the learner above comes before it takes the next round.
             collector.trained(progress.round)
 
-    def _record(self, update: Update) -> None:
+    def _measure(self, update: Update) -> None:
         progress, collector = self.progress, self.collector
         assert collector is not None
         assert self.fleet is not None
@@ -312,7 +316,6 @@ class Training:
             "async/reconnects": float(stats.faults["stream_resumed"]),
             "async/loop_lag_max_ms": 1e3 * stats.loop_lag_max_s,
         }
-        self._recorder.scalars(progress.steps, self.metrics)
 
     def _episodes(self, ended: EpisodesEnded) -> None:
         for value, length in zip(ended.returns.tolist(), ended.lengths.tolist(), strict=True):

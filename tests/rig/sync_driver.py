@@ -70,7 +70,7 @@ class SyncDriver:
             last_first=self._first.copy(),
             carry=start,
             incarnation=np.zeros_like(every, np.int64),
-            **columns,
+            **columns,  # type: ignore[arg-type]
         )
         self._round += 1
         return unroll

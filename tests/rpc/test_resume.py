@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.run.checkpoint_parts import Tensors
 from asyncrl.run.checkpoints import Checkpoint, load_newest
 from asyncrl.run.options import resolve
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.rpc, pytest.mark.timeout(120)]
 ROUNDS = 12
 
 
-def settings(tmp_path: Path, name: str, **changed: Any) -> PPOConfig:
+def settings(tmp_path: Path, name: str, **changed: Any) -> RunConfig:
     """Twelve rounds of 8 x 16 steps, a checkpoint after each."""
     values: dict[str, Any] = {
         "num_envs": 8,
@@ -47,7 +47,7 @@ def settings(tmp_path: Path, name: str, **changed: Any) -> PPOConfig:
     return resolve("ppo", **(values | changed))
 
 
-def killed_after(config: PPOConfig, num_checkpoints: int) -> int:
+def killed_after(config: RunConfig, num_checkpoints: int) -> int:
     """Run it in a process of its own, and kill that when so many checkpoints are there; the round of the newest."""
     file = Path(config.run_dir) / "settings.yaml"
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
@@ -65,11 +65,11 @@ def killed_after(config: PPOConfig, num_checkpoints: int) -> int:
     return int(load_newest(folder).manifest.info["round"])
 
 
-def final(config: PPOConfig) -> Checkpoint:
+def final(config: RunConfig) -> Checkpoint:
     return load_newest(Path(config.run_dir) / config.run_name / "checkpoints")
 
 
-def curves(config: PPOConfig) -> list[dict[str, Any]]:
+def curves(config: RunConfig) -> list[dict[str, Any]]:
     """What the run recorded of its updates, without what is of the clock."""
     rows = read_metrics(RunDir(Path(config.run_dir) / config.run_name).metrics)
     return [

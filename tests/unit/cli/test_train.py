@@ -32,7 +32,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     arguments = ["--preset", "zoo-cartpole", "--config", str(file), "--num-envs", "16", "--mode", "lag", "2"]
     wanted = train.parse("ppo", arguments)
     expected = options.resolve("ppo", preset_name="zoo-cartpole", config=file, num_envs=16, mode="lag 2")
-    assert train.config_of(wanted) == expected
+    assert train.config_of("ppo", wanted) == expected
 
 
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,8 @@ def test_a_path_to_resume_brings_its_settings(tmp_path: Path, capsys: pytest.Cap
     first += ["--lanes", "1", "--seed", "5", "--no-track", "--run-dir", str(tmp_path), "--run-name", "x"]
     assert cli.main(["train", *first]) == 0
     folder = str(tmp_path / "x")
-    wanted = train.config_of(train.parse("a2c", ["--resume", folder, "--total-timesteps", "128"]))
+    wanted = train.config_of("a2c", train.parse("a2c", ["--resume", folder, "--total-timesteps", "128"]))
+    assert isinstance(wanted, PPOConfig)
     assert (wanted.num_envs, wanted.seed, wanted.num_minibatches, wanted.total_timesteps) == (2, 5, 1, 128)
     assert train.split(["--resume", folder])[0] == "a2c"
     capsys.readouterr()

@@ -23,7 +23,7 @@ class Mirror:
         self.shown.append((list(obs), mask, first, list(carry), keys))
         value = obs[0][:, 0].copy()
         wide = obs[0] * 2
-        return Acted([wide], value + 1, value, 3, [leaf + 1 for leaf in carry], [wide.clip(0, 5)])
+        return Acted([wide], value + 1, value, 3, [leaf + 1 for leaf in carry], [wide.clip(0, 5)], [value - 1, wide])
 
 
 def request(lane: int, size: int, *, keys: bool = True, mask: bool = True) -> ActRequest:
@@ -48,6 +48,8 @@ def test_lanes_get_their_own_rows_back() -> None:
         for one, part in zip(requests, parts, strict=True):
             np.testing.assert_array_equal(part.action[0], one.obs[0] * 2)
             np.testing.assert_array_equal(part.env_action[0], (one.obs[0] * 2).clip(0, 5))
+            np.testing.assert_array_equal(part.kept[0], one.obs[0][:, 0] - 1)
+            np.testing.assert_array_equal(part.kept[1], one.obs[0] * 2)
             np.testing.assert_array_equal(part.log_prob, one.obs[0][:, 0] + 1)
             np.testing.assert_array_equal(part.value, one.obs[0][:, 0])
             np.testing.assert_array_equal(part.carry[0], one.carry[0] + 1)

@@ -7,6 +7,7 @@ is a number of its own, so that a wrong one is seen wherever it turns up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,9 @@ class History:
                 final_rows,
                 [finals, np.full(len(final_rows), 200 + number % 50, np.uint8)] if len(final_rows) else [],
                 mask=np.stack([np.arange(3) <= (number + slot) % 4 - 1 for slot in range(self.num_slots)]),
+                final_mask=np.stack([np.arange(3) == (number + slot) % 4 for slot in final_rows.tolist()])
+                if len(final_rows)
+                else None,
             )
         )
 
@@ -81,7 +85,8 @@ def histories(draw: st.DrawFn, mode: str, poisoned: bool = False) -> History:
 def acted(number: int, num_slots: int) -> Acted:
     """Act `number` of a lane."""
     slots = np.arange(num_slots)
-    return Acted([slots + 10 * number], (slots - number).astype(np.float32), (slots + 0.25 * number), number // 2)
+    log_prob, value = (slots - number).astype(np.float32), slots + 0.25 * number
+    return Acted([slots + 10 * number], log_prob, value, number // 2, kept=[np.stack([slots, slots - number], axis=1)])
 
 
 def names(number: int, num_slots: int) -> tuple[npt.NDArray[np.int64], ...]:
@@ -106,13 +111,26 @@ def unrolls_of(history: History, num_steps: int) -> list[tuple[Unroll, int]]:
     return unrolls + ([(unroll, start)] if unroll is not None else [])
 
 
+class End(NamedTuple):
+    """Both leaves of an observation, and what could be done in it."""
+
+    obs: float
+    small: int
+    mask: list[bool]
+
+
+def allowed(mask: npt.NDArray[np.bool_]) -> list[bool]:
+    """A mask that allows nothing is void."""
+    return mask.tolist() if mask.any() else [True] * len(mask)
+
+
 class Twin:
     """What rows `start` to `start + T - 1` of a history are, in the words of the flag table."""
 
     def __init__(self, history: History, start: int, num_steps: int) -> None:
         self.history = history
         self.valid: dict[tuple[int, int], int] = {}  # (t, b) -> flags of its reply
-        self.ends: dict[tuple[int, int], tuple[float, int]] = {}  # the observation after a row that is bootstrapped
+        self.ends: dict[tuple[int, int], End] = {}  # what is seen after a row that is bootstrapped
         self.cut: set[tuple[int, int]] = set()
         self.complete = min(num_steps, len(history.replies) - 1 - start)
         self.is_lost = self.complete < num_steps
@@ -141,15 +159,19 @@ class Twin:
             self.cut.add(running)
             self.ends[running] = self._obs(acted_on, b)
 
-    def _true_last(self, reply: StepRows, b: int, flags: int) -> tuple[float, int]:
+    def _true_last(self, reply: StepRows, b: int, flags: int) -> End:
         if flags & FIRST and not flags & SOFT:
             row = reply.final_rows.tolist().index(b)
-            return float(reply.final_obs[0][row, 0]), int(reply.final_obs[1][row])
-        return float(reply.obs[0][b, 0]), int(reply.obs[1][b])
+            assert reply.final_mask is not None
+            return End(float(reply.final_obs[0][row, 0]), int(reply.final_obs[1][row]), allowed(reply.final_mask[row]))
+        return self._seen(reply, b)
 
-    def _obs(self, number: int, b: int) -> tuple[float, int]:
-        reply = self.history.replies[number]
-        return float(reply.obs[0][b, 0]), int(reply.obs[1][b])
+    def _obs(self, number: int, b: int) -> End:
+        return self._seen(self.history.replies[number], b)
+
+    def _seen(self, reply: StepRows, b: int) -> End:
+        assert reply.mask is not None
+        return End(float(reply.obs[0][b, 0]), int(reply.obs[1][b]), allowed(reply.mask[b]))
 
 
 def check(unroll: Unroll, history: History, start: int, num_steps: int) -> None:
@@ -166,7 +188,9 @@ def check(unroll: Unroll, history: History, start: int, num_steps: int) -> None:
     ends = [tuple(row) for row in unroll.end_rows.tolist()]
     assert ends == sorted(twin.ends)
     for index, row in enumerate(ends):
-        assert (unroll.end_obs[0][index, 0], unroll.end_obs[1][index]) == twin.ends[row]
+        assert unroll.end_mask is not None
+        found = End(unroll.end_obs[0][index, 0], unroll.end_obs[1][index], unroll.end_mask[index].tolist())
+        assert found == twin.ends[row]
     last = history.replies[start + twin.complete]
     assert unroll.last_first.tolist() == [bool(flags & FIRST) for flags in last.flags]
     for b in range(history.num_slots):
@@ -187,14 +211,14 @@ def check_row(unroll: Unroll, history: History, start: int, t: int, b: int) -> N
     assert unroll.log_prob[t, b] == did.log_prob[b]
     assert unroll.value[t, b] == did.value[b]
     assert unroll.version[t] == did.version
+    np.testing.assert_array_equal(unroll.kept[0][t, b], did.kept[0][b])
     assert unroll.reward[t, b] == after.rewards[b]
     assert (unroll.incarnation[t, b], unroll.episode[t, b], unroll.t[t, b]) == tuple(
         each[b] for each in names(number, history.num_slots)
     )
     assert unroll.mask is not None
     assert before.mask is not None
-    allowed = before.mask[b] if before.mask[b].any() else np.ones(3, np.bool_)
-    np.testing.assert_array_equal(unroll.mask[t, b], allowed)
+    assert unroll.mask[t, b].tolist() == allowed(before.mask[b])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -256,7 +280,7 @@ def test_void_rows_hold_numbers() -> None:
     assert unroll.valid.tolist() == [[True, True]] + [[False] * 2] * 3
     assert unroll.cut.tolist() == [[True, False]] + [[False] * 2] * 3
     assert unroll.mask is not None
-    assert unroll.mask[1:].all()
+    assert unroll.mask.any(axis=2).all()
     for array in (*(leaf[2:] for leaf in unroll.obs), *(leaf[1:] for leaf in unroll.action), unroll.log_prob[1:]):
         assert not array.any()
     for array in (unroll.value[1:], unroll.reward[1:], unroll.first[1:], unroll.incarnation[1:], unroll.t[1:]):

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import A2CConfig, PPOConfig
 from asyncrl.errors import LocalProtocolError
 from asyncrl.learner.batches import Stage
 from asyncrl.learner.minibatches import split_of
 from asyncrl.learner.model import ActorCritic
-from asyncrl.learner.ppo import PPO, NonFiniteUpdate, a2c, explained_variance
+from asyncrl.learner.ppo import PPO, NonFiniteUpdate, explained_variance
 from asyncrl.learner.targets import TargetRule, columns_of
 from asyncrl.records import Unroll
 from tests.unit.learner.unrolls import acted, changed, lanes_of, learner_for, lost_at, model_for
@@ -131,7 +131,7 @@ def test_an_update_equals_a_plain_one(changes: dict[str, Any], lanes: list[int])
 
 def test_a2c_is_one_epoch_without_a_clip() -> None:
     """One update takes the gradient of -mean(A log π) - c H + v mean((V - R)²)/2, written by hand."""
-    config = a2c(dataclasses.replace(CONFIG, max_grad_norm=0.0, clip_coef=0.1))
+    config = A2CConfig(num_envs=4, num_steps=32, max_grad_norm=0.0)
     model = model_for(config)
     unroll = acted(model, num_steps=64)
     plain = copy.deepcopy(model)

@@ -236,9 +236,11 @@ def test_frames_are_uint8_until_the_network() -> None:
     policy = TorchPolicy(made(observation=FRAMES), seed=1)
     frames = np.frombuffer(bytes(255 for _ in range(2 * 4 * 84 * 84)), np.uint8).reshape(2, 4, 84, 84)
     acted = policy.act([frames], None, np.zeros(2, np.bool_), (), np.arange(2, dtype=np.uint64))
-    convolutions = policy._model.torso.get_submodule("convolutions.0")
+    model = policy._model
+    assert isinstance(model, ActorCritic)
+    convolutions = model.torso.get_submodule("convolutions.0")
     with torch.no_grad():
-        value = policy._model.value_out(convolutions(torch.ones(2, 4, 84, 84)))[:, 0]
+        value = model.value_out(convolutions(torch.ones(2, 4, 84, 84)))[:, 0]
     assert np.allclose(acted.value, value, atol=1e-5)
     assert math.isfinite(acted.log_prob.sum())
 

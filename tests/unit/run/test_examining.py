@@ -18,7 +18,7 @@ from asyncrl.learner.loop import LearnerFailed
 from asyncrl.learner.ppo import PPO
 from asyncrl.records import Unroll
 from asyncrl.run.checkpoints import Checkpoint, load_checkpoint
-from asyncrl.run.examining import EVAL_SEED, crossed
+from asyncrl.run.examining import EVAL_SEED
 from asyncrl.run.files import FILES, Files
 from asyncrl.run.learning import Saved
 from asyncrl.run.manifests import best_of, readable
@@ -180,14 +180,3 @@ async def test_a_failed_update_is_not_kept(tmp_path: Path, server: str, monkeypa
         with pytest.raises(LearnerFailed):
             await run.run(server)
     assert not run.checkpoints.exists()
-
-
-def test_crossed() -> None:
-    """Multiples in (before, now], once for several; never for 0."""
-    assert [crossed(before, now, 10) for before, now in ((0, 9), (0, 10), (10, 19), (9, 35))] == [
-        False,
-        True,
-        False,
-        True,
-    ]
-    assert not crossed(0, 100, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import ALGORITHMS, PPOConfig, RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.run import options
 
@@ -18,10 +18,11 @@ def test_later_sources_win(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("gamma: 0.5\nnum-envs: 2\n")
     config = options.resolve("ppo", preset_name="zoo-cartpole", config=file, num_envs=16)
+    assert isinstance(config, PPOConfig)
     assert (config.num_envs, config.gamma, config.gae_lambda, config.vf_coef) == (16, 0.5, 0.8, 0.5)
 
 
-@pytest.mark.parametrize("algorithm", options.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_preset_resolves(algorithm: str) -> None:
     """No preset has a mistake in it."""
     names = options.preset_names(algorithm)
@@ -62,5 +63,5 @@ def test_a_saved_configuration_reads_back(tmp_path: Path) -> None:
     assert options.resolve("ppo", config=file) == config
 
 
-def vars_of(config: PPOConfig) -> dict[str, object]:
+def vars_of(config: RunConfig) -> dict[str, object]:
     return dataclasses.asdict(config)

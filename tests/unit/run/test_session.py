@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.errors import ConfigError, NoCheckpoint, RunBusy
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.learning import Saved
@@ -23,7 +23,7 @@ from tests.unit.run.tiny_training import tiny_config
 SAVED = Saved({"model/weight": np.arange(3.0)}, {"parameters": []})
 
 
-def wish(tmp_path: Path, **changed: Any) -> PPOConfig:
+def wish(tmp_path: Path, **changed: Any) -> RunConfig:
     return tiny_config(tmp_path, **({"run_name": "x"} | changed))
 
 

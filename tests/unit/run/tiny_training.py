@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import RunConfig
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.files import FILES, Files
 from asyncrl.run.keeping import Keeper
@@ -22,7 +22,7 @@ from asyncrl.run.training import Training
 WITHIN_S = 40.0
 
 
-def tiny_config(tmp_path: Path, **changed: Any) -> PPOConfig:
+def tiny_config(tmp_path: Path, **changed: Any) -> RunConfig:
     """Rounds of 4 x 8 steps, a hundred of them; nothing beside training."""
     values: dict[str, Any] = {
         "num_envs": 4,
@@ -77,7 +77,7 @@ class TinyRun:
     def __init__(
         self,
         tmp_path: Path,
-        config: PPOConfig | None = None,
+        config: RunConfig | None = None,
         *,
         files: Files = FILES,
         progress: Progress | None = None,

@@ -1,23 +1,36 @@
-"""What a run is asked for: one flat frozen dataclass per algorithm, for Python and for the command line.
-
-Hyperparameters are spelt as in CleanRL. Steps are environment steps (Atari: four frames each), everywhere.
-"""
+"""`RunConfig`: the settings that every algorithm has."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from asyncrl.errors import ConfigError
 
 _MODE: Final = re.compile(r"sync|async|lag ?([1-9][0-9]*)")
+_SIGNED: Final = frozenset({"log_std_init", "sde_sample_freq"})
+_POSITIVE: Final = (
+    "num_envs",
+    "num_steps",
+    "act_groups",
+    "keep_checkpoints",
+    "eval_episodes",
+    "final_eval_episodes",
+    "eval_envs",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    """Proximal policy optimisation. The defaults are CleanRL's for classic control."""
+class RunConfig:
+    """What is trained on, how it is collected, on what machine, and what is kept."""
+
+    # With another of these the weights would not fit, or what is counted in rounds would change its meaning.
+    FIXED: ClassVar[tuple[str, ...]] = (
+        *("env_id", "seed", "num_envs", "num_steps"),
+        *("network", "hidden_sizes", "activation"),
+    )
 
     # ---- what is trained on
 
@@ -39,38 +52,19 @@ class PPOConfig:
 
     # ---- the update
 
-    learning_rate: float = 2.5e-4  # of Adam
+    learning_rate: float = 2.5e-4  # of the optimiser
     anneal_lr: bool = True  # linearly to 0
     adam_eps: float = 1e-5  # of Adam
+    max_grad_norm: float = 0.5  # of all gradients together; 0: not limited
     gamma: float = 0.99  # discount
-    gae_lambda: float = 0.95  # of the advantages
-    num_minibatches: int = 4  # of an epoch
-    update_epochs: int = 4  # over each round
-    norm_adv: bool = True  # normalise advantages, per minibatch
-    clip_coef: float = 0.2  # of the surrogate; 0: no clip
-    anneal_clip: bool = False  # linearly to 0
-    clip_vloss: bool = True  # clip the value loss by the same
-    ent_coef: float = 0.01  # weight of the entropy
-    vf_coef: float = 0.5  # weight of the value loss
-    max_grad_norm: float = 0.5  # of all gradients together
-    target_kl: float | None = None  # end a round's epochs early above it
-    correction: Literal["auto", "none", "vtrace"] = "auto"  # for data of older versions; auto: vtrace unless sync
+    clip_reward: float = 0.0  # of (normalised) rewards; 0: not
+    sign_reward: bool = False  # learn from the sign of rewards alone, as is usual for Atari
 
-    # ---- the model
+    # ---- the network
 
     network: str = "auto"  # mlp, nature, impala, module:function of your own; auto: by the observations
     hidden_sizes: tuple[int, ...] = (64, 64)  # of mlp
     activation: Literal["tanh", "relu", "elu"] = "tanh"  # of mlp
-    share_trunk: bool = False  # one trunk under policy and value
-    gru_size: int = 0  # units of a recurrent layer; 0: feed-forward
-    log_std_init: float = 0.0  # of continuous actions
-    use_sde: bool = False  # state-dependent exploration, for continuous actions
-    sde_sample_freq: int = -1  # steps between draws of its matrix; -1: once a round
-    normalize_obs: bool = False  # by running mean and deviation, which are part of the model
-    clip_obs: float = 10.0  # of normalised observations
-    normalize_reward: bool = False  # by the running deviation of the discounted return
-    clip_reward: float = 0.0  # of (normalised) rewards; 0: not
-    sign_reward: bool = False  # learn from the sign of rewards alone, as is usual for Atari
 
     # ---- the machine
 
@@ -92,11 +86,12 @@ class PPOConfig:
     eval_episodes: int = 10  # of each evaluation
     final_eval_episodes: int = 100  # of the one at the end
     eval_envs: int = 4  # environments of the evaluation
+    log_every: int = 0  # steps between points of the curves; 0: every round
     track: bool = True  # write TensorBoard files
     tb_style: Literal["cleanrl", "sb3", "both"] = "cleanrl"  # names of its tags
 
     def __post_init__(self) -> None:
-        _check(self)
+        self.check()
 
     @property
     def batch_size(self) -> int:
@@ -125,29 +120,30 @@ class PPOConfig:
             raise ConfigError("env_kwargs has to be a JSON object, such as '{\"noop_max\": 0}'")
         return found
 
+    # ------------------------------------------------------------------ checks
 
-def _check(config: PPOConfig) -> None:
-    """Raises ConfigError naming the field, its value and what it may be."""
-    if not _MODE.fullmatch(config.mode):
-        raise ConfigError(f"mode {config.mode!r}: sync, lag N (such as 'lag 1') or async")
-    for name in ("num_envs", "num_steps", "num_minibatches", "update_epochs", "act_groups", "keep_checkpoints"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} is {getattr(config, name)}: 1 or more")
-    for name in ("gamma", "gae_lambda"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise ConfigError(f"{name} is {getattr(config, name)}: 0 to 1")
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value < 0 and field.name not in _SIGNED:
-            raise ConfigError(f"{field.name} is {value}: 0 or more")
-    if config.total_timesteps < config.batch_size:
-        rows = f"num_envs {config.num_envs} x num_steps {config.num_steps} = {config.batch_size}"
-        raise ConfigError(f"total_timesteps is {config.total_timesteps}: less than one round of {rows}")
-    if config.batch_size % config.num_minibatches:
-        raise ConfigError(
-            f"num_minibatches is {config.num_minibatches}: it has to divide a round of {config.batch_size} steps"
-        )
-    assert config.kwargs is not None
+    def check(self) -> None:
+        """Raises ConfigError naming the field, its value and what it may be. A configuration adds its own."""
+        if not _MODE.fullmatch(self.mode):
+            raise ConfigError(f"mode {self.mode!r}: sync, lag N (such as 'lag 1') or async")
+        self.check_positive(*_POSITIVE)
+        self.check_shares("gamma")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and value < 0 and field.name not in _SIGNED:
+                raise ConfigError(f"{field.name} is {value}: 0 or more")
+        if self.total_timesteps < self.batch_size:
+            rows = f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
+            raise ConfigError(f"total_timesteps is {self.total_timesteps}: less than one round of {rows}")
+        assert self.kwargs is not None
 
+    def check_positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: 1 or more")
 
-_SIGNED: Final = frozenset({"log_std_init", "sde_sample_freq"})
+    def check_shares(self, *names: str) -> None:
+        for name in names:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: 0 to 1")

@@ -1,4 +1,4 @@
-"""The configuration of a run."""
+"""Settings that every algorithm has; tried on those of PPO, which has a batch and a round."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_a_mode_says_how_far_collection_may_be_ahead(mode: str, ahead: int | Non
         ({"gamma": 1.5}, "gamma is 1.5: 0 to 1"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0: 0 or more"),
         ({"total_timesteps": 511}, "less than one round of num_envs 4 x num_steps 128 = 512"),
-        ({"num_minibatches": 3}, "has to divide a round of 512"),
         ({"env_kwargs": "[1]"}, "JSON object"),
+        ({"final_eval_episodes": 0}, "final_eval_episodes is 0: 1 or more"),
         ({"env_kwargs": "{"}, "env_kwargs is no JSON"),
     ],
 )

@@ -1,0 +1,17 @@
+"""What a run is asked for: one flat frozen dataclass per algorithm, for Python and for the command line.
+
+Hyperparameters are spelt as in CleanRL. Steps are environment steps (Atari: four frames each), everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from asyncrl.config.ppo import A2CConfig, ActorCriticConfig, PPOConfig
+from asyncrl.config.run_config import RunConfig
+
+ALGORITHMS: Final[Mapping[str, type[RunConfig]]] = MappingProxyType({"ppo": PPOConfig, "a2c": A2CConfig})
+
+__all__ = ["ALGORITHMS", "A2CConfig", "ActorCriticConfig", "PPOConfig", "RunConfig"]

@@ -1,0 +1,80 @@
+"""`ActorCriticConfig`, the settings of whatever has a policy and a value, and `PPOConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from asyncrl.config.run_config import RunConfig
+from asyncrl.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(RunConfig):
+    """A policy and a value, learnt from the data of newest versions."""
+
+    FIXED: ClassVar[tuple[str, ...]] = (
+        *RunConfig.FIXED,
+        *("share_trunk", "gru_size", "use_sde"),
+        *("normalize_obs", "normalize_reward"),
+    )
+
+    ent_coef: float = 0.01  # weight of the entropy
+    vf_coef: float = 0.5  # weight of the value loss
+    gae_lambda: float = 0.95  # of the advantages
+    share_trunk: bool = False  # one trunk under policy and value
+    gru_size: int = 0  # units of a recurrent layer; 0: feed-forward
+    log_std_init: float = 0.0  # of continuous actions
+    use_sde: bool = False  # state-dependent exploration, for continuous actions
+    sde_sample_freq: int = -1  # steps between draws of its matrix; -1: once a round
+    normalize_obs: bool = False  # by running mean and deviation, which are part of the model
+    clip_obs: float = 10.0  # of normalised observations
+    normalize_reward: bool = False  # by the running deviation of the discounted return
+
+    def check(self) -> None:
+        super().check()
+        self.check_shares("gae_lambda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(ActorCriticConfig):
+    """Proximal policy optimisation. The defaults are CleanRL's for classic control."""
+
+    num_minibatches: int = 4  # of an epoch
+    update_epochs: int = 4  # over each round
+    norm_adv: bool = True  # normalise advantages, per minibatch
+    clip_coef: float = 0.2  # of the surrogate; 0: no clip
+    anneal_clip: bool = False  # linearly to 0
+    clip_vloss: bool = True  # clip the value loss by the same
+    target_kl: float | None = None  # end a round's epochs early above it
+    correction: Literal["auto", "none", "vtrace"] = "auto"  # for data of older versions; auto: vtrace unless sync
+
+    def check(self) -> None:
+        super().check()
+        self.check_positive("num_minibatches", "update_epochs")
+        if self.batch_size % self.num_minibatches:
+            raise ConfigError(
+                f"num_minibatches is {self.num_minibatches}: it has to divide a round of {self.batch_size} steps"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig(PPOConfig):
+    """Advantage actor-critic: one step on the whole round, no clip, plain advantages."""
+
+    num_envs: int = 16  # environments that are stepped side by side
+    num_steps: int = 5  # per environment and round
+    learning_rate: float = 7.0e-4  # of the optimiser
+    vf_coef: float = 0.25  # weight of the value loss
+    gae_lambda: float = 1.0  # of the advantages
+    num_minibatches: int = 1  # of an epoch; no other number is A2C
+    update_epochs: int = 1  # over each round; no other number is A2C
+    clip_coef: float = 0.0  # of the surrogate; no other number is A2C
+    clip_vloss: bool = False  # clip the value loss by the same; no
+    norm_adv: bool = False  # normalise advantages, per minibatch
+
+    def check(self) -> None:
+        super().check()
+        for name, wanted in (("num_minibatches", 1), ("update_epochs", 1), ("clip_coef", 0.0)):
+            if getattr(self, name) != wanted:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it is {wanted} in A2C, or the algorithm is ppo")
