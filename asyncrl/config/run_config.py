@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 from asyncrl.errors import ConfigError
 
 _MODE: Final = re.compile(r"sync|async|lag ?([1-9][0-9]*)")
-_SIGNED: Final = frozenset({"log_std_init", "sde_sample_freq"})
+_SIGNED: Final = frozenset({"log_std_init", "sde_sample_freq", "gradient_steps", "v_min", "v_max"})
 _POSITIVE: Final = (
     "num_envs",
     "num_steps",
@@ -29,7 +29,7 @@ class RunConfig:
     # With another of these the weights would not fit, or what is counted in rounds would change its meaning.
     FIXED: ClassVar[tuple[str, ...]] = (
         *("env_id", "seed", "num_envs", "num_steps"),
-        *("network", "hidden_sizes", "activation"),
+        *("network", "hidden_sizes", "activation", "optimizer"),
     )
 
     # ---- what is trained on
@@ -54,7 +54,13 @@ class RunConfig:
 
     learning_rate: float = 2.5e-4  # of the optimiser
     anneal_lr: bool = True  # linearly to 0
+    optimizer: Literal["adam", "rmsprop"] = "adam"
     adam_eps: float = 1e-5  # of Adam
+    rms_alpha: float = 0.99  # RMSprop: decay of its running means
+    rms_eps: float = 1e-5  # of RMSprop
+    rms_momentum: float = 0.0  # of RMSprop
+    rms_centered: bool = False  # RMSprop: divide by the deviation
+    rms_style: Literal["tf", "torch"] = "tf"  # RMSprop: epsilon inside the root, or outside
     max_grad_norm: float = 0.5  # of all gradients together; 0: not limited
     gamma: float = 0.99  # discount
     clip_reward: float = 0.0  # of (normalised) rewards; 0: not
@@ -127,7 +133,7 @@ class RunConfig:
         if not _MODE.fullmatch(self.mode):
             raise ConfigError(f"mode {self.mode!r}: sync, lag N (such as 'lag 1') or async")
         self.check_positive(*_POSITIVE)
-        self.check_shares("gamma")
+        self.check_shares("gamma", "rms_alpha", "rms_momentum")
         for field in fields(self):
             value = getattr(self, field.name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -28,10 +28,10 @@ RMSStyle = Literal["tf", "torch"]
 class RMSRule:
     """The numbers of an RMSprop."""
 
-    decay: float = 0.99  # of the running means
-    eps: float = 0.01
+    alpha: float = 0.99  # decay of the running means
+    eps: float = 1e-5
     momentum: float = 0.0  # 0: none
-    centred: bool = False  # divides by the deviation instead of the root of the mean square
+    centered: bool = False  # divides by the deviation instead of the root of the mean square
     style: RMSStyle = "tf"
 
 
@@ -42,15 +42,15 @@ class FlatRMSprop(FlatOptimiser):
         super().__init__(module, rule.eps)
         self.rule = rule
         self._square = torch.full_like(self.flat, 1.0 if rule.style == "tf" else 0.0)
-        self._mean = torch.zeros_like(self.flat) if rule.centred else None
+        self._mean = torch.zeros_like(self.flat) if rule.centered else None
         self._momentum = torch.zeros_like(self.flat) if rule.momentum else None
 
     def _move(self, gradient: Tensor, learning_rate: float) -> None:
         rule, is_tf = self.rule, self.rule.style == "tf"
-        self._square.mul_(rule.decay).addcmul_(gradient, gradient, value=1.0 - rule.decay)
+        self._square.mul_(rule.alpha).addcmul_(gradient, gradient, value=1.0 - rule.alpha)
         variance = self._square
         if self._mean is not None:
-            self._mean.lerp_(gradient, 1.0 - rule.decay)
+            self._mean.lerp_(gradient, 1.0 - rule.alpha)
             # Rounding may take it below 0 where gradients hardly vary, and the root of that is NaN.
             variance = variance.addcmul(self._mean, self._mean, value=-1.0).clamp_(min=0.0)
         divisor = variance.add(rule.eps).sqrt_() if is_tf else variance.sqrt().add_(rule.eps)

@@ -21,7 +21,7 @@ def adam(model: nn.Module) -> FlatOptimiser:
 
 
 def rmsprop(model: nn.Module) -> FlatOptimiser:
-    return FlatRMSprop(model, RMSRule(momentum=0.9, centred=True))
+    return FlatRMSprop(model, RMSRule(momentum=0.9, centered=True))
 
 
 EACH = pytest.mark.parametrize("make", [adam, rmsprop])

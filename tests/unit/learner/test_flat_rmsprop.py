@@ -12,19 +12,19 @@ from torch import nn
 from asyncrl.learner.flat_rmsprop import FlatRMSprop, RMSRule
 from tests.unit.learner.small_nets import loss_of, net
 
-CHOICES = pytest.mark.parametrize(("momentum", "centred"), [(0.0, False), (0.9, False), (0.0, True), (0.8, True)])
+CHOICES = pytest.mark.parametrize(("momentum", "centered"), [(0.0, False), (0.9, False), (0.0, True), (0.8, True)])
 
 
 @CHOICES
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_a_step_is_that_of_torch_rmsprop(momentum: float, centred: bool, layout: torch.memory_format) -> None:
+def test_a_step_is_that_of_torch_rmsprop(momentum: float, centered: bool, layout: torch.memory_format) -> None:
     """Twenty clipped steps of changing rates give the parameters that `RMSprop` and `clip_grad_norm_` give."""
     ours = net()
     ours.conv.weight.data = ours.conv.weight.data.contiguous(memory_format=layout)
     theirs = copy.deepcopy(ours)
-    optimiser = FlatRMSprop(ours, RMSRule(0.95, 1e-3, momentum, centred, "torch"))
+    optimiser = FlatRMSprop(ours, RMSRule(0.95, 1e-3, momentum, centered, "torch"))
     known = [p for name, p in theirs.named_parameters() if name != "unused"]
-    reference = torch.optim.RMSprop(known, lr=0.0, alpha=0.95, eps=1e-3, momentum=momentum, centered=centred)
+    reference = torch.optim.RMSprop(known, lr=0.0, alpha=0.95, eps=1e-3, momentum=momentum, centered=centered)
     for step in range(20):
         rate = 1e-2 / (1 + step)
         gradient = optimiser.gradient(loss_of(ours, step))
@@ -39,10 +39,10 @@ def test_a_step_is_that_of_torch_rmsprop(momentum: float, centred: bool, layout:
 
 
 @CHOICES
-def test_a_step_is_that_of_tensorflow(momentum: float, centred: bool) -> None:
+def test_a_step_is_that_of_tensorflow(momentum: float, centered: bool) -> None:
     """Squares begin at 1, epsilon is under the root, and momentum is of steps that already have their rate."""
     model = net()
-    optimiser = FlatRMSprop(model, RMSRule(0.9, 0.1, momentum, centred, "tf"))
+    optimiser = FlatRMSprop(model, RMSRule(0.9, 0.1, momentum, centered, "tf"))
     weights = optimiser.flat.double().numpy().copy()
     square, mean, moving = np.ones_like(weights), np.zeros_like(weights), np.zeros_like(weights)
     rng = np.random.default_rng(0)
@@ -51,7 +51,7 @@ def test_a_step_is_that_of_tensorflow(momentum: float, centred: bool) -> None:
         g = rng.normal(size=weights.shape)
         square = 0.9 * square + 0.1 * g * g
         mean = 0.9 * mean + 0.1 * g
-        moving = momentum * moving + rate * g / np.sqrt(square - (mean * mean if centred else 0.0) + 0.1)
+        moving = momentum * moving + rate * g / np.sqrt(square - (mean * mean if centered else 0.0) + 0.1)
         weights = weights - moving
         optimiser.step(torch.from_numpy(g).float(), float(np.linalg.norm(g)), rate, 0.0)
     np.testing.assert_allclose(optimiser.flat.numpy(), weights, atol=1e-5)
@@ -68,7 +68,7 @@ def test_epsilon_counts_where_its_way_has_it() -> None:
 
 def test_a_constant_gradient_is_no_nan() -> None:
     """Centred, what is left of a large gradient that never changes is rounding, on either side of 0."""
-    optimiser = FlatRMSprop(net(), RMSRule(0.9, 1e-7, centred=True, style="torch"))
+    optimiser = FlatRMSprop(net(), RMSRule(0.9, 1e-7, centered=True, style="torch"))
     for _ in range(200):
         optimiser.step(torch.full_like(optimiser.flat, 1234.5), 1.0, 1e-9, 0.0)
     assert torch.isfinite(optimiser.flat).all()
