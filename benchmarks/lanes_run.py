@@ -36,6 +36,7 @@ from benchmarks.ceilings.bare_grpc import run_loop
 from benchmarks.measuring import RunSettings, Window
 
 RSS_EVERY_S = 0.5
+SETTLE_S = 2.0
 
 
 def draw_actions(space: SpaceSpec, rng: np.random.Generator, num_rows: int) -> list[Array]:
@@ -205,6 +206,10 @@ def main(settings: RunSettings) -> dict[str, Any]:
     left = {pid: role for pid, role in processes.family().items() if role != "client"}
     result["extra"]["processes_left"] = float(len(left))
     result["extra"]["threads_left"] = float(threading.active_count() - 1)
+    # gRPC closes sockets in threads of its own, shortly after the channel is closed.
+    deadline = time.monotonic() + SETTLE_S
+    while processes.open_descriptors() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
     result["extra"]["descriptors_left"] = float(processes.open_descriptors() - before)
     return result
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +27,60 @@ class Row:
     unit: str
     ratio_to: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+
+
+class Results(Protocol):
+    """One workload, while it is measured and afterwards."""
+
+    def measure(self, repeats: int) -> None: ...
+
+    def rows(self) -> Iterator[Row]: ...
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where the rows go, and what they are measured against."""
+
+    subject: str
+    unit: str
+    json: Path | None
+    plot: Path | None
+    strict: bool
+    width: int  # of a table that goes to a file
+
+    def console(self) -> Console:
+        return Console(width=None if sys.stdout.isatty() else self.width)
+
+    def make(self, results: Iterable[Results], repeats: int, console: Console) -> int:
+        """Measures one after the other; the exit status."""
+        about = machine()
+        rows: list[Row] = []
+        for each in results:
+            each.measure(repeats)
+            found = list(each.rows())
+            print_table(found, console)
+            rows += found
+            # After each workload: whoever interrupts keeps what there is.
+            if self.json is not None:
+                write_json(rows, about, self.json)
+        if self.plot is not None:
+            write_plot(rows, self.subject, self.plot, self.unit)
+        return int(self.strict and any(row.note in ("MISSED", "not measured") for row in rows))
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def take_peer_pythons(given: Sequence[str]) -> None:
+    """Those of the command line are asked before those of the environment."""
+    if given:
+        os.environ["ASYNCRL_PEER_PYTHON"] = os.pathsep.join((*given, os.environ.get("ASYNCRL_PEER_PYTHON", "")))
 
 
 def number(value: float | None) -> str:

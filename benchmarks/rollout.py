@@ -10,8 +10,6 @@ are medians of the ratios within a round. docs/benchmarks.md says how to read th
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -21,7 +19,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from benchmarks.report import SPEED_UNIT, Row, print_table, write_json, write_plot
+from benchmarks.report import SPEED_UNIT, Report, Row, take_peer_pythons
 from benchmarks.running import MODULES, PEERS, SUBJECT, RunFailed, middle, peer_counts, run_ours, run_peer
 from benchmarks.workloads import BEST_SUBPROCESS, SUBPROCESS_PEERS, WORKLOADS, Target, Workload, named
 
@@ -196,34 +194,11 @@ def _unit(figure: str) -> str:
     return next((unit for suffix, unit in UNITS.items() if name.endswith(suffix)), "")
 
 
-def machine() -> dict[str, Any]:
-    return {
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-    }
-
-
 def main(options: Options) -> int:
-    if options.peer_python:
-        known = os.environ.get("ASYNCRL_PEER_PYTHON", "")
-        os.environ["ASYNCRL_PEER_PYTHON"] = os.pathsep.join((*options.peer_python, known))
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    about = machine()
-    rows: list[Row] = []
-    for workload in chosen(options):
-        results = Results(workload, console)
-        results.measure(options.repeats)
-        found = list(results.rows())
-        print_table(found, console)
-        rows += found
-        # After each workload: whoever interrupts keeps what there is.
-        if options.json is not None:
-            write_json(rows, about, options.json)
-    if options.plot is not None:
-        write_plot(rows, SUBJECT, options.plot)
-    return int(options.strict and any(row.note in ("MISSED", "not measured") for row in rows))
+    take_peer_pythons(options.peer_python)
+    report = Report(SUBJECT, SPEED_UNIT, options.json, options.plot, options.strict, 140)
+    console = report.console()
+    return report.make((Results(workload, console) for workload in chosen(options)), options.repeats, console)
 
 
 if __name__ == "__main__":

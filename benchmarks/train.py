@@ -21,8 +21,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from benchmarks.report import Row, print_table, write_json, write_plot
-from benchmarks.rollout import machine
+from benchmarks.report import Report, Row, take_peer_pythons
 from benchmarks.running import middle
 from benchmarks.train_running import TrainRun, run_ours, run_peer
 from benchmarks.train_workloads import PEERS, SUBJECT, WORKLOADS, Peer, Subject, TrainWorkload
@@ -167,26 +166,12 @@ def _spelt(variant: str, threads: int) -> str:
 
 
 def main(options: Options) -> int:
-    if options.peer_python:
-        known = os.environ.get("ASYNCRL_PEER_PYTHON", "")
-        os.environ["ASYNCRL_PEER_PYTHON"] = os.pathsep.join((*options.peer_python, known))
+    take_peer_pythons(options.peer_python)
     if options.peer_cache is not None:
         os.environ["ASYNCRL_PEER_CACHE"] = str(options.peer_cache.resolve())
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    about = machine()
-    rows: list[Row] = []
-    for workload in chosen(options):
-        results = Results(workload, options, console)
-        results.measure(options.repeats)
-        found = list(results.rows())
-        print_table(found, console)
-        rows += found
-        # After each workload: whoever interrupts keeps what there is.
-        if options.json is not None:
-            write_json(rows, about, options.json)
-    if options.plot is not None:
-        write_plot(rows, SUBJECT, options.plot, UNIT)
-    return int(options.strict and any(row.note in ("MISSED", "not measured") for row in rows))
+    report = Report(SUBJECT, UNIT, options.json, options.plot, options.strict, 160)
+    console = report.console()
+    return report.make((Results(workload, options, console) for workload in chosen(options)), options.repeats, console)
 
 
 if __name__ == "__main__":
