@@ -97,3 +97,5 @@ def _void(unroll: Unroll, old: Array) -> None:
     stay = ~old[unroll.end_rows[:, 0]]
     unroll.end_rows = unroll.end_rows[stay]
     unroll.end_obs = [leaf[stay] for leaf in unroll.end_obs]
+    if unroll.end_mask is not None:
+        unroll.end_mask = unroll.end_mask[stay]

@@ -26,6 +26,7 @@ def unrolls(draw: st.DrawFn) -> list[Unroll]:
         unroll.truncated = np.array([valid and ended for valid, ended in bits]).reshape(3, 2)
         unroll.end_rows = np.argwhere(unroll.truncated)
         unroll.end_obs = [np.arange(2.0 * len(unroll.end_rows)).reshape(-1, 2)]
+        unroll.end_mask = np.arange(2.0 * len(unroll.end_rows)).reshape(-1, 2) % 3 == 0
         made.append(unroll)
     return made
 
@@ -75,6 +76,9 @@ def test_what_stays_is_unchanged(given_unrolls: list[Unroll], max_lag: int) -> N
         stay = [index for index, (t, _) in enumerate(was.end_rows) if not old[t]]
         np.testing.assert_array_equal(unroll.end_rows, was.end_rows[stay])
         np.testing.assert_array_equal(unroll.end_obs[0], was.end_obs[0][stay])
+        assert unroll.end_mask is not None
+        assert was.end_mask is not None
+        np.testing.assert_array_equal(unroll.end_mask, was.end_mask[stay])
 
 
 def test_a_carry_needs_its_beginning() -> None:
