@@ -16,9 +16,10 @@ class ActorCriticConfig(RunConfig):
     FIXED: ClassVar[tuple[str, ...]] = (
         *RunConfig.FIXED,
         *("share_trunk", "gru_size", "use_sde"),
-        *("normalize_obs", "normalize_reward"),
+        *("normalize_obs", "normalize_reward", "batch_steps"),
     )
 
+    batch_steps: int = 0  # async: steps of an update, however many environments there are; 0: a round
     ent_coef: float = 0.01  # weight of the entropy
     vf_coef: float = 0.5  # weight of the value loss
     gae_lambda: float = 0.95  # of the advantages
@@ -31,9 +32,19 @@ class ActorCriticConfig(RunConfig):
     clip_obs: float = 10.0  # of normalised observations
     normalize_reward: bool = False  # by the running deviation of the discounted return
 
+    @property
+    def batch_size(self) -> int:
+        """Steps of one update."""
+        return self.batch_steps if self.batch_steps and self.mode == "async" else super().batch_size
+
     def check(self) -> None:
         super().check()
         self.check_shares("gae_lambda")
+        if self.batch_steps % self.num_steps:
+            raise ConfigError(
+                f"batch_steps is {self.batch_steps}: a multiple of num_steps, {self.num_steps}, since an environment's "
+                f"unroll is in one batch as a whole"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +65,7 @@ class PPOConfig(ActorCriticConfig):
         self.check_positive("num_minibatches", "update_epochs")
         if self.batch_size % self.num_minibatches:
             raise ConfigError(
-                f"num_minibatches is {self.num_minibatches}: it has to divide a round of {self.batch_size} steps"
+                f"num_minibatches is {self.num_minibatches}: it has to divide the {self.batch_size} steps of an update"
             )
 
 

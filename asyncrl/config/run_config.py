@@ -140,8 +140,10 @@ class RunConfig:
             if is_number and value < 0 and field.name not in _SIGNED:
                 raise ConfigError(f"{field.name} is {value}: 0 or more")
         if self.total_timesteps < self.batch_size:
-            rows = f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
-            raise ConfigError(f"total_timesteps is {self.total_timesteps}: less than one round of {rows}")
+            rows = f"num_envs {self.num_envs} x num_steps {self.num_steps}"
+            raise ConfigError(
+                f"total_timesteps is {self.total_timesteps}: less than one round of {self.batch_size} steps ({rows})"
+            )
         assert self.kwargs is not None
 
     def check_positive(self, *names: str) -> None:

@@ -6,8 +6,8 @@ GAE of those values. With `correction`, for older data, they are V-trace's, foun
 surrogate is clipped around μ all the same.
 
 Invariants: an update equals a plain one in the same order (test_an_update_equals_a_plain_one); A2C has the gradient of
-A2C (test_a2c_is_one_epoch_without_a_clip); a loss or gradient that is not finite changes no weight
-(test_a_loss_that_is_not_finite); a run that is loaded goes on bit for bit (test_a_loaded_learner_goes_on_bit_for_bit).
+A2C (test_a2c_is_one_epoch_without_a_clip); a correction is found anew for each epoch
+(test_correction_is_found_anew_for_each_epoch).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from asyncrl.config import PPOConfig
-from asyncrl.errors import AsyncRLError
-from asyncrl.learner.batches import Batch, Stage
-from asyncrl.learner.flat_adam import FlatAdam
+from asyncrl.learner.actor_critic import ActorCriticLearner, explained_variance
+from asyncrl.learner.batches import Batch
+from asyncrl.learner.importance import Importance
 from asyncrl.learner.losses import (
     clipped_squared_error,
     clipped_surrogate,
@@ -34,18 +34,9 @@ from asyncrl.learner.losses import (
 )
 from asyncrl.learner.minibatches import Part, Split, split_of
 from asyncrl.learner.model import ActorCritic
-from asyncrl.learner.publishing import Published
-from asyncrl.learner.returns import check_fragments
-from asyncrl.learner.rewards import train_reward
 from asyncrl.learner.schedules import annealed
-from asyncrl.learner.targets import TARGET, TargetRule, columns_of
-from asyncrl.learner.torch_policy import TorchPolicy
-from asyncrl.params import ParamMailbox
-from asyncrl.records import Array, Unroll
-
-
-class NonFiniteUpdate(AsyncRLError):
-    """A loss or its gradient is NaN or infinite. The weights are those before the minibatch."""
+from asyncrl.learner.targets import TARGET, TargetRule, targets_of
+from asyncrl.records import Unroll
 
 
 class Losses(NamedTuple):
@@ -58,14 +49,11 @@ class Losses(NamedTuple):
     log_ratio: Tensor
 
 
-class PPO:
+class PPO(ActorCriticLearner[PPOConfig]):
     """Owns the model's parameters. For one thread at a time."""
 
     def __init__(self, model: ActorCritic, config: PPOConfig, device: str | torch.device = "cpu") -> None:
-        self.model = model.to(device)
-        self.config = config
-        self._stage = Stage(torch.device(device))
-        self.optimiser = FlatAdam(self.model, config.adam_eps)
+        super().__init__(model, config, device)
         self._rng = np.random.default_rng(config.seed)
         corrects = config.correction == "vtrace" or (config.correction == "auto" and config.mode != "sync")
         self._rule = TargetRule(config.gamma, config.gae_lambda, corrects)
@@ -77,32 +65,22 @@ class PPO:
         """Train on one round; `progress` in [0, 1] is the share of the budget before it. Metrics under CleanRL's names:
         losses are means over the last epoch, the clip fraction over all."""
         config = self.config
-        batch = self._stage.load(unrolls)
-        check_fragments(batch.valid, batch.ended)
+        batch = self._batch_of(unrolls)
         record = _Record(annealed(config.learning_rate, progress, config.anneal_lr), self._clip(progress))
         if not batch.valid.any():
             return record.metrics(0.0)
         split = split_of(batch, config.num_minibatches)
         reward = self._reward(batch)
-        columns = columns_of(self.model, batch, split, reward, self._rule)
+        columns, record.importance = targets_of(self.model, batch, split, reward, self._rule)
         explained = explained_variance(batch.value[batch.valid], columns[TARGET].cpu().numpy()[batch.valid.reshape(-1)])
         for epoch in range(config.update_epochs):
             if epoch and self._rule.corrects:
-                columns = columns_of(self.model, batch, split, reward, self._rule)
+                columns = targets_of(self.model, batch, split, reward, self._rule).columns
             self._epoch(batch, split, columns, record)
             if config.target_kl is not None and record.last_kl() > config.target_kl:
                 break
-        if self.model.normaliser is not None:
-            # Only now: the log-probabilities of this round were found with the statistics of before.
-            self.model.normaliser.update(batch.obs, torch.from_numpy(batch.valid).to(batch.first.device))
+        self._saw(batch)
         return record.metrics(explained)
-
-    def _reward(self, batch: Batch) -> Array:
-        """f8 [T, N]: what to train on."""
-        scaler = self.model.rewards
-        if scaler is not None:
-            scaler.update(batch.reward, batch.ended, batch.valid, batch.fleet_slots)
-        return train_reward(batch.reward, self.config, 1.0 if scaler is None else scaler.divisor)
 
     def _clip(self, progress: float) -> float:
         clip = self.config.clip_coef
@@ -113,15 +91,11 @@ class PPO:
         clip = torch.tensor(record.clip, device=columns.device)
         for part in split.parts(self._rng):
             losses = self._minibatch(batch, split, part, columns, clip)
-            gradient = self.optimiser.gradient(losses.total)
-            norm, total = torch.stack([torch.linalg.vector_norm(gradient), losses.total.detach()]).tolist()
-            if math.isfinite(norm) and math.isfinite(total):
-                self.optimiser.step(gradient, norm, record.learning_rate, self.config.max_grad_norm)
-                record.add(losses, norm)
-            elif self.config.nonfinite == "raise":
-                raise NonFiniteUpdate(f"the loss is {total}, its gradient has norm {norm}")
-            else:
+            norm = self._descend(losses.total, record.learning_rate)
+            if norm is None:
                 record.skip()
+            else:
+                record.add(losses, norm)
 
     def _losses(self, batch: Batch, split: Split, part: Part, columns: Tensor, clip: Tensor) -> Losses:
         config = self.config
@@ -144,33 +118,15 @@ class PPO:
 
     # ---------------------------------------------------------------------------------------------------- state
 
-    def policy(self, box: ParamMailbox[Published] | None, *, deterministic: bool, threads: int) -> TorchPolicy:
-        """Acts with a copy of the model, which follows `box` where there is one."""
-        seed = self.config.seed
-        return TorchPolicy(self.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
-
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Copies on the host of everything that an update reads or writes, and the rest as JSON."""
-        tensors = {f"model/{name}": t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
-        tensors |= {f"optimiser/{name}": tensor for name, tensor in self.optimiser.state().items()}
-        return tensors, {"parameters": self.optimiser.names, "shuffle": self._rng.bit_generator.state}
+        tensors, rest = super().state()
+        return tensors, rest | {"shuffle": self._rng.bit_generator.state}
 
     def load(self, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         """What `state` gave. Raises ValueError or RuntimeError if it is another model's."""
-        self.model.load_state_dict(_under("model/", tensors))
-        self.optimiser.load(_under("optimiser/", tensors), rest["parameters"])
+        super().load(tensors, rest)
         self._rng.bit_generator.state = rest["shuffle"]
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def explained_variance(value: Array, target: Array) -> float:
-    """1 - Var(target - value) / Var(target) of [M] rows; NaN where the targets do not vary, or are not finite."""
-    with np.errstate(invalid="ignore"):
-        variance = float(np.var(target))
-        return math.nan if variance == 0.0 else 1.0 - float(np.var(target - value)) / variance
 
 
 class _Record:
@@ -182,6 +138,7 @@ class _Record:
         self._ratios: list[Tensor] = []  # of earlier epochs
         self._norms: list[float] = []
         self._num_epochs = self._num_skipped = 0
+        self.importance: Importance | None = None  # at the first epoch
 
     def begin_epoch(self) -> None:
         self._ratios += [losses.log_ratio for losses in self._losses]
@@ -207,6 +164,8 @@ class _Record:
             "losses/epochs": float(self._num_epochs),
             "losses/skipped_minibatches": float(self._num_skipped),
         }
+        if self.importance is not None:
+            found |= self.importance.metrics()
         if not self._losses:
             return found
         means = torch.stack([torch.stack(losses[1:4]) for losses in self._losses]).mean(0)

@@ -96,19 +96,21 @@ def gae(segment: Segment, gamma: float, gae_lambda: float) -> Array:
         return _accumulate(_errors(segment, gamma), weight, segment.valid & ~segment.ended)
 
 
-def vtrace(segment: Segment, rho: Array, gamma: float, gae_lambda: float, clip: float = 1.0) -> VTrace:
-    """V-trace with ρ̄ = c̄ = `clip`; `rho` f [T, N] is π(a)/μ(a).
+def vtrace(
+    segment: Segment, rho: Array, gamma: float, gae_lambda: float, rho_bar: float = 1.0, c_bar: float = 1.0
+) -> VTrace:
+    """V-trace; `rho` f [T, N] is π(a)/μ(a). Errors are weighted by min(ρ̄, ρ), a trace's steps by λ min(c̄, ρ).
 
     For λ < 1 the target of the policy is bootstrapped from λ vs' + (1 - λ) V', not from vs': so it stays an estimate
     of the same return that the value is trained on, and with ρ = 1 both are those of GAE.
     """
     dtype = segment.value.dtype
     carries = segment.valid & ~segment.ended
-    weight = np.where(segment.valid, np.minimum(rho, clip), 0).astype(dtype, copy=False)
-    decay = dtype.type(gamma * gae_lambda)
+    ratio = np.where(segment.valid, rho, 0).astype(dtype, copy=False)
+    weight, decay = np.minimum(ratio, rho_bar), dtype.type(gamma * gae_lambda)
     with _silent():
         errors = _errors(segment, gamma)
-        excess = _accumulate(weight * errors, decay * weight, carries)  # vs - V
+        excess = _accumulate(weight * errors, decay * np.minimum(ratio, c_bar), carries)  # vs - V
         np.add(errors[:-1], decay * excess[1:], out=errors[:-1], where=carries[:-1])
         targets = np.where(segment.valid, segment.value + excess, segment.value)
         return VTrace(targets, errors, weight * errors)

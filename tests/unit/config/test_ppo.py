@@ -13,7 +13,7 @@ from asyncrl.errors import ConfigError
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"num_minibatches": 3}, "num_minibatches is 3: it has to divide a round of 512"),
+        ({"num_minibatches": 3}, "num_minibatches is 3: it has to divide the 512 steps of an update"),
         ({"update_epochs": 0}, "update_epochs is 0: 1 or more"),
         ({"gae_lambda": 1.5}, "gae_lambda is 1.5: 0 to 1"),
     ],

@@ -23,7 +23,7 @@ def test_a_mode_says_how_far_collection_may_be_ahead(mode: str, ahead: int | Non
         ({"num_envs": 0}, "num_envs is 0: 1 or more"),
         ({"gamma": 1.5}, "gamma is 1.5: 0 to 1"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0: 0 or more"),
-        ({"total_timesteps": 511}, "less than one round of num_envs 4 x num_steps 128 = 512"),
+        ({"total_timesteps": 511}, "less than one round of 512 steps .num_envs 4 x num_steps 128."),
         ({"env_kwargs": "[1]"}, "JSON object"),
         ({"final_eval_episodes": 0}, "final_eval_episodes is 0: 1 or more"),
         ({"env_kwargs": "{"}, "env_kwargs is no JSON"),

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from asyncrl.config import A2CConfig, PPOConfig
 from asyncrl.errors import LocalProtocolError
+from asyncrl.learner.actor_critic import NonFiniteUpdate, explained_variance
 from asyncrl.learner.batches import Stage
 from asyncrl.learner.minibatches import split_of
 from asyncrl.learner.model import ActorCritic
-from asyncrl.learner.ppo import PPO, NonFiniteUpdate, explained_variance
-from asyncrl.learner.targets import TargetRule, columns_of
+from asyncrl.learner.ppo import PPO
+from asyncrl.learner.targets import TargetRule, targets_of
 from asyncrl.records import Unroll
 from tests.unit.learner.unrolls import acted, changed, lanes_of, learner_for, lost_at, model_for
 
@@ -194,7 +195,7 @@ def test_correction_is_for_older_data(mode: str, correction: Literal["auto", "no
         model.value_out.bias.add_(3.0)
     batch = Stage(torch.device("cpu")).load([unroll])
     rule = TargetRule(config.gamma, config.gae_lambda, corrects)
-    target = columns_of(model, batch, split_of(batch, 1), batch.reward, rule)[3]
+    target = targets_of(model, batch, split_of(batch, 1), batch.reward, rule).columns[3]
     explained = explained_variance(unroll.value.reshape(-1), target.numpy())
     assert PPO(model, config).update([unroll], 0.0)["losses/explained_variance"] == pytest.approx(explained, rel=1e-5)
 

@@ -204,12 +204,13 @@ def loop_gae(rows: Rows) -> Array:
     return found
 
 
-def loop_vtrace(rows: Rows, rho: Array, clip: float) -> tuple[Array, Array]:
+def loop_vtrace(rows: Rows, rho: Array, rho_bar: float, c_bar: float) -> tuple[Array, Array]:
     """The definition of the paper: vs by products of the c's, then the policy's advantage from vs of the next row."""
     targets, advantages = np.zeros(rows.valid.shape), np.zeros(rows.valid.shape)
     for slot, span, after in fragments(rows):
         values = [float(rows.value[t, slot]) for t in span] + [after]
-        weights = [min(clip, float(rho[t, slot])) for t in span]
+        weights = [min(rho_bar, float(rho[t, slot])) for t in span]
+        traces = [min(c_bar, float(rho[t, slot])) for t in span]
         errors = [
             w * (float(rows.reward[t, slot]) + GAMMA * values[i + 1] - values[i])
             for i, (t, w) in enumerate(zip(span, weights, strict=True))
@@ -219,7 +220,7 @@ def loop_vtrace(rows: Rows, rho: Array, clip: float) -> tuple[Array, Array]:
             product = 1.0
             for j in range(i, len(span)):
                 vs[i] += product * errors[j]
-                product *= GAMMA * LAMBDA * weights[j]
+                product *= GAMMA * LAMBDA * traces[j]
         for i, t in enumerate(span):
             bootstrap = LAMBDA * vs[i + 1] + (1 - LAMBDA) * values[i + 1]
             targets[t, slot] = vs[i]
@@ -246,15 +247,15 @@ def test_gae_is_the_loop_over_each_fragment(
 
 @PRECISIONS
 @settings(deadline=None, max_examples=60)
-@given(clip=st.sampled_from([1.0, 0.5, 2.0]), **SIZES)
+@given(bars=st.sampled_from([(1.0, 1.0), (2.0, 0.5), (1.5, 1.5), (np.inf, 1.0)]), **SIZES)
 def test_vtrace_is_the_loop_over_each_fragment(
-    dtype: npt.DTypeLike, tolerance: float, clip: float, seed: int, length: int, slots: int
+    dtype: npt.DTypeLike, tolerance: float, bars: tuple[float, float], seed: int, length: int, slots: int
 ) -> None:
-    """V-trace equals the paper's sum of products, whatever ends where and whatever lies in void rows."""
+    """V-trace equals the paper's sum of products, each bar in its place, whatever lies where and in void rows."""
     rows = random_rows(seed, length, slots)
     rho = np.exp(np.random.default_rng(seed + 1).normal(size=rows.valid.shape))
-    found = vtrace(rows.segment(dtype), np.where(rows.valid, rho, np.nan), GAMMA, LAMBDA, clip)
-    targets, advantages = loop_vtrace(rows, rho, clip)
+    found = vtrace(rows.segment(dtype), np.where(rows.valid, rho, np.nan), GAMMA, LAMBDA, *bars)
+    targets, advantages = loop_vtrace(rows, rho, *bars)
     np.testing.assert_allclose(found.targets[rows.valid], targets[rows.valid], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(found.advantages, advantages, rtol=tolerance, atol=tolerance)
 

@@ -16,7 +16,7 @@ from asyncrl.learner.batches import Batch, Stage
 from asyncrl.learner.minibatches import split_of
 from asyncrl.learner.model import ActorCritic, Outputs
 from asyncrl.learner.returns import Segment, gae, next_values, vtrace
-from asyncrl.learner.targets import ACTED_VALUE, ADVANTAGE, LOG_MU, TARGET, TargetRule, columns_of
+from asyncrl.learner.targets import ACTED_VALUE, ADVANTAGE, LOG_MU, TARGET, TargetRule, targets_of
 from asyncrl.records import Array, Unroll
 from tests.unit.learner.unrolls import acted, changed, lanes_of, lost_at, model_for
 
@@ -37,7 +37,7 @@ def batch_of(unrolls: Sequence[Unroll]) -> Batch:
 
 def columns(model: ActorCritic, batch: Batch, rule: TargetRule) -> Array:
     """f4 [4, T, N]"""
-    found = columns_of(model, batch, split_of(batch, 3), batch.reward, rule).numpy()
+    found = targets_of(model, batch, split_of(batch, 3), batch.reward, rule).columns.numpy()
     return found.reshape(4, *batch.valid.shape)
 
 
