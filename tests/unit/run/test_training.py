@@ -17,6 +17,7 @@ from asyncrl.client.connecting import connect
 from asyncrl.errors import AsyncRLError, ConnectionFailed, SpecMismatch
 from asyncrl.learner.loop import LearnerFailed, ThreadWish
 from asyncrl.learner.ppo import PPO
+from asyncrl.learner.torch_policy import TorchPolicy
 from asyncrl.records import Unroll
 from asyncrl.run import serving as serving_module
 from asyncrl.run import training as training_module
@@ -63,6 +64,37 @@ async def test_a_stopped_run_keeps_its_last_round(tmp_path: Path, server: str, m
     assert 5 <= run.training.progress.round < 10**6 // 32
     check_kept(run)
     assert run.training.last_eval is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "on_loop"), [({}, True), ({"mode": "lag 1"}, False), ({"hidden_sizes": (2048, 2048)}, False)]
+)
+async def test_acting_is_on_the_loop_where_nothing_waits(
+    tmp_path: Path, server: str, wish: dict[str, Any], on_loop: bool
+) -> None:
+    """In sync mode with a small network; else a forward would hold up the lanes, or the learner's thread."""
+    threads: set[str] = set()
+    act = TorchPolicy.act
+
+    def watched(self: TorchPolicy, *rows: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return act(self, *rows)
+
+    run = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=64, **wish))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchPolicy, "act", watched)
+        async with run.running(server):
+            await run.until(lambda: run.training.state == "evaluating")
+            trained_in = set(threads)
+            run.training.stop()
+    assert (threading.main_thread().name in trained_in) is on_loop
+
+
+async def test_curves_can_be_thinned(tmp_path: Path, server: str) -> None:
+    """A point for each multiple of 100 steps that rounds of 32 pass, and one for the last round."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=320, log_every=100))
+    await run.run(server)
+    assert [step for step, row in run.notes.rows if "charts/learning_rate" in row] == [128, 224, 320]
 
 
 @pytest.mark.parametrize("mode", ["sync", "lag 2", "async"])
