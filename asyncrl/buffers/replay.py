@@ -6,8 +6,9 @@ from the last observation; what terminated, a lost life among it, from nothing.
 
 Invariants: whatever is taken in, what can be drawn is what a list of whole transitions would hold
 (test_the_replay_is_a_list_of_transitions); no transition crosses an end (test_windows_around_an_end); no two slots mix
-(test_slots_never_mix); every row is drawn as often as any other (test_uniform_draws_are_uniform); void rows and the
-observations of the next episode are never seen (test_poison_is_never_drawn).
+(test_slots_never_mix); void rows and the observations of the next episode are never seen
+(test_poison_is_never_drawn); what was drawn before its row was overwritten changes nothing when its priority comes back
+(test_stale_priorities_are_void).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from asyncrl.buffers.drawing import Drawing
 from asyncrl.buffers.ring import Ring
 from asyncrl.buffers.stacks import Follows, follows
 from asyncrl.buffers.streams import Placed, Streams
@@ -63,12 +65,12 @@ class Replay:
         self._ring = Ring(spec, config.capacity, config.num_slots)
         self._streams = Streams(config.num_slots, config.n_step, spec.stack_depth)
         self._oldest = np.zeros(config.num_slots, np.int64)  # positions before it are overwritten, or their stacks are
-        self._drawable = np.zeros(self._ring.num_rows, np.bool_)
-        self._num_drawable = 0
+        alpha = config.alpha if config.prioritised else None
+        self._drawing = Drawing(self._ring.num_rows, self._ring.length, alpha)
 
     def __len__(self) -> int:
         """Transitions that can be drawn."""
-        return self._num_drawable
+        return self._drawing.count
 
     # ------------------------------------------------------------------ taking in
 
@@ -88,7 +90,7 @@ class Replay:
         windows = windows_of(rows, self.config.n_step, self.config.gamma)
         self._evict(placed)
         self._write(unroll, placed)
-        self._complete(placed.slots, rows, windows)
+        self._complete(placed.slots, rows, windows, by_q=q_taken is not None)
         streams.advance(unroll, placed, rows, windows)
         return unroll.num_valid
 
@@ -110,8 +112,7 @@ class Replay:
             return
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = ring.rows_at(np.repeat(slots, counts), np.repeat(old, counts) + within)
-        self._num_drawable -= int(np.count_nonzero(self._drawable[rows]))
-        self._drawable[rows] = False
+        self._drawing.remove(rows)
 
     def _write(self, unroll: Unroll, placed: Placed) -> None:
         ring, slots, mask = self._ring, placed.slots, unroll.mask
@@ -132,48 +133,33 @@ class Replay:
         head_obs = [leaf[heads] for leaf in unroll.last_obs]
         ring.write_observations(slots[heads], placed.head[heads], head_obs, head_mask, placed.head_apart[heads])
 
-    def _complete(self, slots: Array, rows: Columns, windows: Windows) -> None:
-        """Rows whose windows are complete can be drawn."""
+    def _complete(self, slots: Array, rows: Columns, windows: Windows, *, by_q: bool) -> None:
+        """Rows whose windows are complete can be drawn; `by_q`: by how wrong the forward was that acted."""
         t, b = (windows.complete & (rows.at >= self._oldest[slots])).nonzero()
-        at, after, length = rows.at[t, b], windows.after[t, b], windows.length[t, b]
+        at, after, reward = rows.at[t, b], windows.after[t, b], windows.reward[t, b]
         where = self._ring.rows_at(slots[b], at)
-        terminated = after == NOWHERE
-        self._ring.write(
-            where,
-            reward=windows.reward[t, b],
-            discount=np.where(terminated, 0.0, self.config.gamma**length),
-            ahead=np.where(terminated, 0, after - at),
-        )
-        self._drawable[where] = True
-        self._num_drawable += len(where)
+        discount = np.where(after == NOWHERE, 0.0, self.config.gamma ** windows.length[t, b])
+        self._ring.write(where, reward=reward, discount=discount, ahead=np.where(after == NOWHERE, 0, after - at))
+        errors = np.abs(reward + discount * windows.value[t, b] - rows.q_taken[t, b]) if by_q else None
+        self._drawing.add(where, errors)
 
     # ------------------------------------------------------------------ drawing
 
-    def drawable_rows(self) -> Array:
-        """i8, ascending: every row that can be drawn."""
-        rows: Array = self._drawable.nonzero()[0]
-        return rows
-
     def sample(self, count: int, rng: np.random.Generator, beta: float = 0.0) -> Sample:
         """`count` transitions, of which some may be the same. LocalProtocolError: there is nothing to draw from."""
-        if not self._num_drawable:
-            raise LocalProtocolError("nothing can be drawn from a replay that holds no complete transition")
-        rows = self._draw_uniform(count, rng)
-        return self.at(rows, np.ones(count, np.float32))
-
-    def _draw_uniform(self, count: int, rng: np.random.Generator) -> Array:
-        """Rows that were ever written are tried until enough of them can be drawn, as nearly all can."""
         filled = np.minimum(self._streams.top, self._ring.length)
-        ends = np.cumsum(filled)
-        found: list[Array] = []
-        missing = count
-        while missing:
-            tried = rng.integers(ends[-1], size=missing + missing // 16)
-            slots = np.searchsorted(ends, tried, side="right")
-            rows = slots * self._ring.length + tried - (ends[slots] - filled[slots])
-            found.append(rows[self._drawable[rows]][:missing])
-            missing -= len(found[-1])
-        return np.concatenate(found)
+        return self.at(*self._drawing.draw(count, rng, beta, filled))
+
+    def update_priorities(self, rows: Array, generations: Array, priorities: Array) -> int:
+        """`priorities` [N] of sampled rows; how many still hold what was sampled. The others are left alone."""
+        valid = self._drawing.drawable[rows] & (self._generations(rows) == generations)
+        self._drawing.prioritise(rows[valid], priorities[valid])
+        return int(np.count_nonzero(valid))
+
+    def drawable_rows(self) -> Array:
+        """i8, ascending: every row that can be drawn."""
+        rows: Array = self._drawing.drawable.nonzero()[0]
+        return rows
 
     def at(self, rows: Array, weights: Array) -> Sample:
         """These very transitions: rows that can be drawn."""
