@@ -1,7 +1,8 @@
 """`LearnerThread`: takes unrolls, updates, publishes, and tells the loop, round after round, in a thread of its own.
 
-In sync and lag modes a list from the hand-off is a round. In async mode lists are gathered until a round's number of
-steps is there, and what is too old by then is left out. An empty list wakes the thread and is no round.
+In sync and lag modes a list from the hand-off is a round. In async mode a round is a batch of what `Gathering` has, as
+large as the configuration wants it, and what is too old by then is left out. An empty list wakes the thread and is no
+round.
 
 Guard: `_calls` and `_is_over` belong to `_lock`. `standing`, `failure`, `_busy_since` and `_durations` are written by
 the thread and read by the loop, a single reference each. Everything else that both touch is the hand-off's and the
@@ -32,6 +33,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from torch import nn
 
+from asyncrl.buffers.gathering import Gathering
 from asyncrl.buffers.handoff import Handoff
 from asyncrl.buffers.staleness import Staleness, StalenessCounts
 from asyncrl.config import RunConfig
@@ -121,7 +123,7 @@ class LearnerThread:
         self._wish = wish or ThreadWish()
         is_async = config.max_ahead is None
         self._staleness = Staleness(config.max_lag if is_async else None)
-        self._round_steps = config.batch_size if is_async else 0
+        self._gathering = Gathering(config.batch_size, self._staleness) if is_async else None
         self._lock = threading.Lock()
         self._calls: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._is_over = False
@@ -233,21 +235,22 @@ class LearnerThread:
 
     def _gather(self) -> list[Unroll] | None:
         """A round; None once the hand-off is stopped."""
-        gathered: list[Unroll] = []
-        while True:
+        gathering = self._gathering
+        while not self._handoff.is_stopped:
             self._answer_calls()
+            # One list that was taken may be enough for several batches.
+            if gathering is not None and (batch := gathering.batch(self.standing.rounds)) is not None:
+                return batch
             taken = self._handoff.take()
             if taken is None:
                 return None
             self._answer_calls()
-            admitted = self._staleness.admit(taken, self.standing.rounds)
-            if not self._round_steps:
-                if taken:
-                    return taken  # lanes that were lost in it belong to the round as well
-                continue
-            gathered += admitted
-            if sum(unroll.num_valid for unroll in gathered) >= self._round_steps:
-                return gathered
+            if gathering is not None:
+                gathering.add(taken)
+            elif taken:
+                self._staleness.admit(taken, self.standing.rounds)
+                return taken  # lanes that were lost in it belong to the round as well
+        return None
 
     def _answer_calls(self) -> None:
         while True:
