@@ -9,9 +9,29 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from asyncrl.config.dqn import ApexConfig, C51Config, DQNConfig, RainbowConfig
 from asyncrl.config.ppo import A2CConfig, ActorCriticConfig, PPOConfig
 from asyncrl.config.run_config import RunConfig
 
-ALGORITHMS: Final[Mapping[str, type[RunConfig]]] = MappingProxyType({"ppo": PPOConfig, "a2c": A2CConfig})
+ALGORITHMS: Final[Mapping[str, type[RunConfig]]] = MappingProxyType(
+    {
+        "ppo": PPOConfig,
+        "a2c": A2CConfig,
+        "dqn": DQNConfig,
+        "c51": C51Config,
+        "rainbow": RainbowConfig,
+        "apex": ApexConfig,
+    }
+)
 
-__all__ = ["ALGORITHMS", "A2CConfig", "ActorCriticConfig", "PPOConfig", "RunConfig"]
+__all__ = [
+    "ALGORITHMS",
+    "A2CConfig",
+    "ActorCriticConfig",
+    "ApexConfig",
+    "C51Config",
+    "DQNConfig",
+    "PPOConfig",
+    "RainbowConfig",
+    "RunConfig",
+]

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from asyncrl.config import PPOConfig, RunConfig
+from asyncrl.config import DQNConfig, PPOConfig, RunConfig
 from asyncrl.errors import ConfigError
+from asyncrl.learner.dqn import DQN
 from asyncrl.learner.model import Model, build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO
@@ -47,4 +48,6 @@ def open_learner(config: RunConfig, spec: LaneSpec, device: torch.device) -> Run
     """With first weights, which follow from the seed."""
     if isinstance(config, PPOConfig):
         return PPO(build_model(spec, ModelConfig.of(config), config.seed).to(device), config, device)
+    if isinstance(config, DQNConfig):
+        return DQN(spec, config, device)
     raise ConfigError(f"there is no learner for a {type(config).__name__}")

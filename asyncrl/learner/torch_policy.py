@@ -1,5 +1,7 @@
 """`TorchPolicy`: acts for lanes with a copy of the model of its own, which follows a mailbox.
 
+What does not depend on what is made of the model's outputs is `ModelPolicy`'s.
+
 Invariants: the acting copy's tensors are written into and never replaced
 (test_the_acting_copy_keeps_its_memory); a forward is of one version, which it is stamped with
 (test_a_new_version_is_taken_between_forwards); what a row draws follows from the seed and its key alone
@@ -31,34 +33,27 @@ _STEPS: Final = np.uint64((1 << STEP_BITS) - 1)  # the bits of a key that count 
 _OWN_KEYS: Final = 1 << 63  # where those begin that nobody gave
 
 
-class TorchPolicy:
-    """Implements `asyncrl.policy.Policy`. `act` is for one thread at a time.
+class ModelPolicy:
+    """Implements `asyncrl.policy.Policy` but for `_choose`. `act` is for one thread at a time.
 
-    `seed`: of the run, for what is drawn. `deterministic`: the mode is taken instead. `threads`: what torch computes
-    with on the CPU, for the thread that acts; 0 leaves it as it is.
+    `threads`: what torch computes with on the CPU, for the thread that acts; 0 leaves it as it is.
     """
 
     def __init__(
         self,
         model: Model,
-        seed: int,
-        box: ParamMailbox[Published] | None = None,
+        box: ParamMailbox[Published] | None,
         *,
-        device: torch.device | str | None = None,
-        deterministic: bool = False,
-        version: int = 0,
-        threads: int = 0,
+        device: torch.device | str | None,
+        version: int,
+        threads: int,
     ) -> None:
         self._device = model.device if device is None else torch.device(device)
         if model.config.bf16:
             check_bf16(self._device)
         self._model = copy.deepcopy(model).to(self._device).eval().requires_grad_(False)
-        self._step = torch.compile(self._model.step) if model.config.compile else self._model.step
-        self._head = self._model.head
         self._tensors = tensors_of(self._model)
-        self._seed = seed
         self._box = box
-        self._deterministic = deterministic
         self._staging = Staging(self._device)
         self._stream = torch.Stream(self._device) if self._device.type == "cuda" else None
         if self._stream is not None:
@@ -66,8 +61,6 @@ class TorchPolicy:
         self._threads = threads
         self._thread_id = 0
         self._num_own_keys = 0
-        self._noise_keys: Array | None = None
-        self._noise: Tensor | None = None
         self.version = version
 
     def act(
@@ -76,17 +69,17 @@ class TorchPolicy:
         if self._thread_id != threading.get_ident():
             self._thread_id = threading.get_ident()
             use_threads(self._threads)
+        if keys is None:
+            keys = self._own_keys(len(first))
         with torch.inference_mode(), self._on_stream():
             self._refresh()
-            upload = self._staging.upload
-            started, *allowed = upload("rows", [first] if mask is None else [first, mask])
-            out = self._step(upload("obs", obs), started, upload("carry", carry))
-            noise = None if self._deterministic else self._noise_of(keys, len(first))
-            action, log_prob = self._head.draw(out.params, allowed[0] if allowed else None, noise)
-            down = self._staging.download([log_prob, out.value, *action, *out.carry])
-        stored = self._head.stored(down[2 : 2 + len(action)])
-        sent = self._head.env_action(stored)
-        return Acted(stored, down[0], down[1], self.version, down[2 + len(action) :], sent)
+            return self._choose(obs, mask, first, carry, keys)
+
+    def _choose(
+        self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array
+    ) -> Acted:
+        """As `act`, with the newest weights in place."""
+        raise NotImplementedError
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else self._stream
@@ -100,11 +93,53 @@ class TorchPolicy:
                 parcel.payload.copy_to(self._tensors)
                 self.version = parcel.version
 
-    def _noise_of(self, keys: Array | None, rows: int) -> Tensor:
+    def _own_keys(self, rows: int) -> Array:
+        """u8 [rows], for whoever gives none."""
+        keys = np.arange(self._num_own_keys, self._num_own_keys + rows, dtype=np.uint64) + np.uint64(_OWN_KEYS)
+        self._num_own_keys += rows
+        return keys
+
+
+class TorchPolicy(ModelPolicy):
+    """Draws from the distribution of the model's head.
+
+    `seed`: of the run, for what is drawn. `deterministic`: the mode is taken instead.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        seed: int,
+        box: ParamMailbox[Published] | None = None,
+        *,
+        device: torch.device | str | None = None,
+        deterministic: bool = False,
+        version: int = 0,
+        threads: int = 0,
+    ) -> None:
+        super().__init__(model, box, device=device, version=version, threads=threads)
+        self._step = torch.compile(self._model.step) if model.config.compile else self._model.step
+        self._head = self._model.head
+        self._seed = seed
+        self._deterministic = deterministic
+        self._noise_keys: Array | None = None
+        self._noise: Tensor | None = None
+
+    def _choose(
+        self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array
+    ) -> Acted:
+        upload = self._staging.upload
+        started, *allowed = upload("rows", [first] if mask is None else [first, mask])
+        out = self._step(upload("obs", obs), started, upload("carry", carry))
+        noise = None if self._deterministic else self._noise_of(keys)
+        action, log_prob = self._head.draw(out.params, allowed[0] if allowed else None, noise)
+        down = self._staging.download([log_prob, out.value, *action, *out.carry])
+        stored = self._head.stored(down[2 : 2 + len(action)])
+        sent = self._head.env_action(stored)
+        return Acted(stored, down[0], down[1], self.version, down[2 + len(action) :], sent)
+
+    def _noise_of(self, keys: Array) -> Tensor:
         """[N, num_noise] in (0, 1), the same tensor as before for the same keys."""
-        if keys is None:
-            keys = np.arange(self._num_own_keys, self._num_own_keys + rows, dtype=np.uint64) + np.uint64(_OWN_KEYS)
-            self._num_own_keys += rows
         period = self._head.noise_period
         if period > 1:
             keys = keys - (keys & _STEPS) % np.uint64(period)
