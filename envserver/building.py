@@ -24,7 +24,7 @@ def build_host(alias: EnvAlias, wish: LaneWish, progress: Progress) -> Host:
     """The environments of a lane; ServerRefused: BAD_KWARGS, BUILD_FAILED, or UNSUPPORTED for a want nobody meets."""
     alias.check_kwargs(wish.kwargs)
     try:
-        recipe = Recipe(alias, wish.kwargs, wish.render)
+        recipe = Recipe(alias, wish.kwargs, wish.render, record=wish.snapshots and alias.snapshots.mode == "replay")
         renders = recipe.render_mode != ""
     except Exception as error:
         raise ServerRefused("BUILD_FAILED", faults.describe(error, f"looking up {alias.alias}")) from error
@@ -59,6 +59,8 @@ def why_not_native(recipe: Recipe, wish: LaneWish) -> str:
         return "it is made by a function, one environment at a time"
     if wish.num_slots == 0:
         return "a lane without slots steps nothing"
+    if wish.snapshots:
+        return "states of a vector environment cannot be captured: do without snapshots"
     if wish.render:
         return "native hosts cannot render: do without render"
     if recipe.alias.atari:

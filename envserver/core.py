@@ -34,7 +34,7 @@ LATE_S: Final = 0.25  # a tick that is later was held up by this process
 MEMORY_CHECK_TICKS: Final = 20
 FIRST_FRAME_S: Final = 10.0
 SERVER_NAME: Final = f"asyncrl envserver {VERSION}"
-FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS)
+FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.EXPORTS, pb.RENDERING, pb.SOFT_ENDS)
 
 # Causes that are nobody's crash.
 _PEACEFUL: Final = ("exit(0)",)
@@ -104,18 +104,6 @@ class EnvServer:
 
     async def _opened(self, request: pb.Open) -> Relay:
         slots = self._check(request)
-        if self._tenancy.fence(request.run_id, request.learner_epoch):
-            self._fence_older(request.run_id, request.learner_epoch)
-        place = (request.run_id, request.member, request.fleet_slots[0])
-        self._quarantine.check(place)
-        self._tenancy.take(request.run_id, request.member, slots)
-        try:
-            kwargs = from_json(request.kwargs_json, "env kwargs")
-            lent = self.warm_pool.take(request.env, kwargs, slots) if self.warm_pool is not None else None
-            backend = lent[0] if lent is not None else await self._start()
-        except BaseException:
-            self._tenancy.give_back(request.run_id, request.member, slots)
-            raise
         identity = LaneIdentity(
             run_id=request.run_id,
             learner_epoch=request.learner_epoch,
@@ -124,6 +112,17 @@ class EnvServer:
             fleet_slots=tuple(request.fleet_slots),
             resumable=request.resumable,
         )
+        if self._tenancy.fence(request.run_id, request.learner_epoch):
+            self._fence_older(request.run_id, request.learner_epoch)
+        self._quarantine.check(identity.place)
+        self._tenancy.take(request.run_id, request.member, identity.room)
+        try:
+            kwargs = from_json(request.kwargs_json, "env kwargs")
+            lent = self.warm_pool.take(request.env, kwargs, slots) if self.warm_pool is not None else None
+            backend = lent[0] if lent is not None else await self._start()
+        except BaseException:
+            self._tenancy.give_back(request.run_id, request.member, identity.room)
+            raise
         relay = Relay(backend, identity, self._limits, self.boot_id, self._on_closed)
         self.relays[relay.lane_id] = relay
         if lent is not None:
@@ -148,9 +147,9 @@ class EnvServer:
 
     def _on_closed(self, relay: Relay, reason: str) -> None:
         identity = relay.identity
-        self._tenancy.give_back(identity.run_id, identity.member, len(identity.fleet_slots))
+        self._tenancy.give_back(identity.run_id, identity.member, identity.room)
         if relay.lost is not None and relay.lost not in _PEACEFUL:
-            self._quarantine.crashed((identity.run_id, identity.member, identity.fleet_slots[0]))
+            self._quarantine.crashed(identity.place)
         berth = self._berths.pop(relay.lane_id, None)
         if berth is not None and self.warm_pool is not None:
             self.warm_pool.give_back(berth)

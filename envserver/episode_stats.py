@@ -37,6 +37,15 @@ class EpisodeCounter:
         self._lengths[rows] = 0
         self._began[rows] = self._clock()
 
+    def standing(self, row: int) -> tuple[float, int]:
+        """Return and length of a row's game so far."""
+        return float(self._returns[row]), int(self._lengths[row])
+
+    def resume(self, row: int, game_return: float, game_length: int) -> None:
+        """A row goes on with a game that has come so far. Its time begins now."""
+        self.begin(np.array([row]))
+        self._returns[row], self._lengths[row] = game_return, game_length
+
     def add(self, rewards: Array, flags: Flags, plain: bool) -> EpisodeStats | None:
         """Account for one step's rewards and flags `[B]`; statistics of the games that ended with it.
 

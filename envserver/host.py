@@ -11,6 +11,7 @@ from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
+from envserver.live_slots import LiveSlots
 
 Progress = Callable[[int, int], None]  # environments built, of how many
 
@@ -30,6 +31,7 @@ class LaneWish:
     per_slot_seeds: bool = False
     masked_reset: bool = False
     render: bool = False
+    snapshots: bool = False
 
 
 class Host(Protocol):
@@ -42,6 +44,7 @@ class Host(Protocol):
     per_slot_seeds: bool
     masked_reset: bool
     soft_ends: bool
+    live: LiveSlots | None  # its environments, where they can be copied
 
     def adopt(self, wish: LaneWish) -> None:
         """Before the first reset: the slots get the fleet slots, incarnations and run seed of another wish."""

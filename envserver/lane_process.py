@@ -18,10 +18,11 @@ import os
 import secrets
 import socket
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -32,11 +33,20 @@ from asyncrl.wire.envelope import error_body, kind_name, parse_body
 from asyncrl.wire.frame_stack import StackEncoder
 from asyncrl.wire.infos import read_rows
 from asyncrl.wire.requests import check_actions, decode_reset, decode_step
+from asyncrl.wire.step_rows import StepRows
 from envserver.host import Host, LaneWish, Progress
 from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
-from envserver.opening import BuildProgress, fits, opened_by, wish_of
+from envserver.opening import BuildProgress, desk_for, fits, opened_by, wish_of
 from envserver.refusals import refusal_body
 from envserver.registry import EnvAlias, Registry
+
+if TYPE_CHECKING:
+    from envserver.snapshots.desk import SnapshotDesk
+
+DEFAULT_DEADLINE_MS: Final = 30_000
+# Of its deadline a wave uses so much; what it has by then is its answer. The server kills a lane that is late.
+STOP_AT: Final = 0.8
+LOOK_EVERY_S: Final = 0.005  # at the socket, for a CANCEL
 
 Build = Callable[[EnvAlias, LaneWish, Progress], Host]
 Reply = tuple[int, bytes]
@@ -69,12 +79,22 @@ class LaneProcess:
         self._reset = False  # a RESET was executed
         self._seeds: Sequence[int] = ()  # of the first reset, where it brings none of its own
         self._stack: StackEncoder | None = None
+        self._desk: SnapshotDesk | None = None
+        self._executing = LaneMessage(0, 0, b"")
+        self._began = 0.0
+        self._looked = 0.0
         self._handlers: dict[int, Callable[[bytes], Reply]] = {
             PREPARE: self._prepare,
             pb.OPEN: self._open,
             pb.RESET: self._reset_rows,
             pb.STEP: self._step_rows,
             pb.RENDER: self._render,
+            pb.SNAPSHOT: lambda body: (pb.SNAPSHOT_RESULT, self._snapshots().snapshot(body)),
+            pb.RESTORE: self._restore_row,
+            pb.SIMULATE: lambda body: (pb.SIMULATE_RESULT, self._snapshots().simulate(body, self._interruption)),
+            pb.RELEASE: lambda body: (pb.RELEASED, self._snapshots().release(body)),
+            pb.EXPORT: lambda body: (pb.EXPORTED, self._snapshots().export(body)),
+            pb.IMPORT: lambda body: (pb.SNAPSHOT_RESULT, self._snapshots().import_(body)),
         }
 
     def serve(self) -> None:
@@ -93,9 +113,10 @@ class LaneProcess:
 
     def close(self) -> None:
         """Close the environments; what they raise is of no interest any more."""
-        if self._built is not None:
+        for each in (self._desk, None if self._built is None else self._built.host):
             with contextlib.suppress(Exception):
-                self._built.host.close()
+                if each is not None:
+                    each.close()
 
     # ------------------------------------------------------------------ requests
 
@@ -103,7 +124,7 @@ class LaneProcess:
         for message in messages:
             if message.kind == pb.CANCEL:
                 seq = parse_body(pb.Cancel, message.body).seq
-                if any(seq == waiting.seq for waiting in self._waiting):
+                if seq == self._executing.seq or any(seq == waiting.seq for waiting in self._waiting):
                     self._cancelled.add(seq)
             elif message.kind == CONFIGURE:
                 self._configure(message.body)
@@ -116,9 +137,16 @@ class LaneProcess:
         self._registry = Registry.from_json(told["registry"])
 
     def _answer(self, message: LaneMessage) -> Reply:
+        self._executing, self._began = message, time.monotonic()
+        try:
+            return self._handle(message)
+        finally:
+            self._executing = LaneMessage(0, 0, b"")
+            self._cancelled.discard(message.seq)
+
+    def _handle(self, message: LaneMessage) -> Reply:
         try:
             if message.seq in self._cancelled:
-                self._cancelled.discard(message.seq)
                 raise ServerRefused("CANCELLED", "cancelled before it began")
             handler = self._handlers.get(message.kind)
             if handler is None:
@@ -145,7 +173,9 @@ class LaneProcess:
             raise ServerRefused("BAD_REQUEST", "the lane is open already")
         request = parse_body(pb.Open, body)
         host, wish = self._host_for(request)
-        opened = opened_by(host, wish, request.features)
+        assert self._registry is not None
+        self._desk = desk_for(self._registry, self._registry.get(request.env), host, wish)
+        opened = opened_by(host, wish, request.features, self._desk)
         self._opened = True
         self._seeds = tuple(request.seeds)
         if pb.FRAME_STACK in opened.features:
@@ -193,7 +223,7 @@ class LaneProcess:
             request = request._replace(seeds=list(self._seeds))
         rows = host.reset(request)
         self._reset = True
-        return pb.STEP_RESULT, step_rows.encode(rows, host.spec, self._stack)
+        return self._rows(rows, host)
 
     def _step_rows(self, body: bytes) -> Reply:
         host, slots = self._open_host()
@@ -205,6 +235,11 @@ class LaneProcess:
             raise ServerRefused("BAD_ACTION", wrong)
         rows = host.step(action)
         rows.action_crc = crc
+        return self._rows(rows, host)
+
+    def _rows(self, rows: StepRows, host: Host) -> Reply:
+        if self._desk is not None:
+            self._desk.saw(rows)
         return pb.STEP_RESULT, step_rows.encode(rows, host.spec, self._stack)
 
     def _render(self, body: bytes) -> Reply:
@@ -215,6 +250,31 @@ class LaneProcess:
         rows = read_rows(asked, slots, "rows").tolist() if asked else list(range(slots))
         images = zip(rows, host.render(rows), strict=True)
         return pb.RENDERED, pb.Rendered(images=[_image(row, pixels) for row, pixels in images]).SerializeToString()
+
+    # ------------------------------------------------------------------ snapshots
+
+    def _snapshots(self) -> SnapshotDesk:
+        self._open_host()
+        if self._desk is None:
+            raise ServerRefused(
+                "UNSUPPORTED", "this lane has no snapshots: it was opened without, or Opened.snapshot_support says NONE"
+            )
+        return self._desk
+
+    def _restore_row(self, body: bytes) -> Reply:
+        desk, (host, _) = self._snapshots(), self._open_host()
+        return self._rows(desk.restore(body), host)
+
+    def _interruption(self) -> str:
+        """Why the request that is being executed should stop: its deadline is near, or it was cancelled. Or empty."""
+        now = time.monotonic()
+        deadline_s = (self._executing.deadline_ms or DEFAULT_DEADLINE_MS) / 1000
+        if now - self._began > STOP_AT * deadline_s:
+            return "DEADLINE"
+        if now - self._looked > LOOK_EVERY_S:
+            self._looked = now
+            self._take(self._socket.receive_nowait())
+        return "CANCELLED" if self._executing.seq in self._cancelled else ""
 
     def _open_host(self) -> tuple[Host, int]:
         if not self._opened or self._built is None:

@@ -33,6 +33,7 @@ from asyncrl.wire.tensors import Array
 from envserver import faults, gym_batches
 from envserver.episode_stats import EpisodeCounter
 from envserver.host import LaneWish, Progress
+from envserver.live_slots import LiveSlots
 from envserver.recipe import Recipe
 from envserver.row_buffers import ACTION_MASK
 
@@ -48,6 +49,7 @@ class NativeHost:
     per_slot_seeds = False
     masked_reset = False
     soft_ends = False
+    live: LiveSlots | None = None
 
     def __init__(
         self,

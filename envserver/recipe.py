@@ -19,6 +19,7 @@ from asyncrl.wire.spec import LaneSpec
 from envserver import gym_spec
 from envserver.atari import AtariSettings, rom_md5
 from envserver.registry import EnvAlias
+from envserver.snapshots.replay import Recorder
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -26,8 +27,9 @@ AnyEnv = gymnasium.Env[Any, Any]
 class Recipe:
     """An alias with its final kwargs."""
 
-    def __init__(self, alias: EnvAlias, kwargs: Mapping[str, Any], render: bool = False) -> None:
+    def __init__(self, alias: EnvAlias, kwargs: Mapping[str, Any], render: bool = False, record: bool = False) -> None:
         self.alias = alias
+        self.record = record  # environments remember their actions, from which snapshots are replayed
         self.kwargs = alias.merged(kwargs)
         self.render = render
         target = alias.env_id or alias.entry_point or ""
@@ -49,6 +51,9 @@ class Recipe:
 
     def make(self) -> AnyEnv:
         """One environment for a slot."""
+        return Recorder(self._make()) if self.record else self._make()
+
+    def _make(self) -> AnyEnv:
         render_mode = self.render_mode if self.render else None
         if self.atari is not None:
             return self.atari.make(render_mode)

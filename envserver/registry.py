@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from asyncrl.errors import ConfigError, ServerRefused
 from envserver import kwargs_schema
+from envserver.snapshots.rules import SnapshotRules
 
 ALIAS: Final = re.compile(r"[A-Za-z0-9_.\-/]{1,80}")
 _ENTRY_POINT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -76,6 +77,7 @@ class EnvAlias:
     kwargs: dict[str, Any] = field(default_factory=dict)
     kwargs_schema: dict[str, Any] = field(default_factory=lambda: kwargs_schema.object_schema(GENERIC_KWARGS))
     preprocess: bool = False
+    snapshots: SnapshotRules = field(default_factory=SnapshotRules)
 
     @property
     def atari(self) -> bool:
@@ -102,11 +104,12 @@ class EnvAlias:
             "kwargs": self.kwargs,
             "kwargs_schema": self.kwargs_schema,
             "preprocess": self.preprocess,
+            "snapshots": self.snapshots.to_json(),
         }
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> EnvAlias:
-        return EnvAlias(**value)
+        return EnvAlias(**{**value, "snapshots": SnapshotRules.from_json(value["snapshots"])})
 
 
 def parse_env_option(text: str) -> EnvAlias:

@@ -25,6 +25,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import SMALL_BODY_BYTES, FrameReader, Message, error_body, parse_body, to_frames
 from asyncrl.wire.lane_table import REQUESTS, LaneState
 from asyncrl.wire.server_lane import ServerLane
+from asyncrl.wire.snapshot_bodies import MAX_REQUEST_BYTES
 from asyncrl.wire.spec import LaneSpec
 from envserver.deadlines import Deadlines
 from envserver.last_words import last_words
@@ -61,6 +62,16 @@ class LaneIdentity:
     env: str
     fleet_slots: tuple[int, ...]
     resumable: bool
+
+    @property
+    def room(self) -> int:
+        """Slots that it takes of the capacity: a simulation lane has none, but an environment."""
+        return len(self.fleet_slots) or 1
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """What crashes are counted by."""
+        return self.run_id, self.member, self.fleet_slots[0] if self.fleet_slots else -1
 
 
 class Relay:
@@ -232,9 +243,12 @@ class Relay:
 
     def _opened(self, partial: bytes) -> bytes:
         """What the lane process said of itself, and what the relay knows. Serialised messages merge by joining."""
-        spec = LaneSpec.from_proto(parse_body(pb.Opened, partial).spec)
+        opened = parse_body(pb.Opened, partial)
+        spec = LaneSpec.from_proto(opened.spec)
         slots = len(self.identity.fleet_slots)
         self.body_limit = max(SMALL_BODY_BYTES, 2 * slots * spec.action.nbytes)
+        if opened.snapshot_support != pb.SNAPSHOT_NONE:
+            self.body_limit = max(self.body_limit, MAX_REQUEST_BYTES)
         if self._reader is not None:
             self._reader.limit = self.body_limit
         resumable = self.identity.resumable

@@ -6,6 +6,7 @@ Invariant: a row that nothing is written to keeps its last observation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -62,10 +63,10 @@ class RowBuffers:
             raise BadValue(f"the info is a {type(info).__name__}, no dict")
         if self._width and ACTION_MASK in info:
             self._has_mask = True
-            self._mask[row] = self._read_mask(info[ACTION_MASK])
+            self._mask[row] = read_mask(info[ACTION_MASK], self._width)
         if TO_PLAY in info:
             self._has_to_play = True
-            self._to_play[row] = _read_player(info[TO_PLAY])
+            self._to_play[row] = read_player(info[TO_PLAY])
         if self._infos is None:
             self._infos = InfoCollector()
         self._infos.add(row, info, self._skip)
@@ -79,7 +80,7 @@ class RowBuffers:
         self._final_mask[number] = True
         if self._width and ACTION_MASK in info:
             self._has_mask = True
-            self._final_mask[number] = self._read_mask(info[ACTION_MASK])
+            self._final_mask[number] = read_mask(info[ACTION_MASK], self._width)
         self._final_rows.append(row)
         if info:
             if self._final_infos is None:
@@ -98,6 +99,25 @@ class RowBuffers:
     def clear_mask(self, row: int) -> None:
         """Every action allowed again, until an info says otherwise."""
         self._mask[row] = True
+
+    def row(self, row: int) -> tuple[list[Array], Array | None, int | None]:
+        """Copies of what a row shows now: observation per leaf, mask, player."""
+        mask = self._mask[row].copy() if self._has_mask else None
+        return (
+            [buffer[row].copy() for buffer in self._obs],
+            mask,
+            int(self._to_play[row]) if self._has_to_play else None,
+        )
+
+    def put(self, row: int, obs: Sequence[Array], mask: Array | None, to_play: int | None) -> None:
+        """Show an observation from elsewhere, per leaf `[*shape]`, and what belongs to it."""
+        for buffer, leaf in zip(self._obs, obs, strict=True):
+            buffer[row] = leaf
+        self._mask[row] = True if mask is None else mask
+        self._has_mask |= mask is not None
+        if to_play is not None:
+            self._has_to_play = True
+            self._to_play[row] = to_play
 
     def rows(self, stats: EpisodeStats | None) -> StepRows:
         """The reply; its arrays are overwritten by the next one."""
@@ -118,21 +138,23 @@ class RowBuffers:
             rows.infos_dropped += self._final_infos.dropped
         return rows
 
-    def _read_mask(self, value: Any) -> Array:
-        # MultiDiscrete.sample takes its mask as a tuple of arrays, one per choice.
-        parts = value if isinstance(value, tuple) else (value,)
-        try:
-            mask = np.concatenate([np.asarray(part).reshape(-1) for part in parts])
-        except ValueError as error:
-            raise BadValue(f"info[{ACTION_MASK!r}] is no array: {error}") from None
-        if mask.shape != (self._width,) or mask.dtype.kind not in "biu":
-            raise BadValue(
-                f"info[{ACTION_MASK!r}] is {mask.dtype}{list(mask.shape)}; an i1 or b1 array [{self._width}] is wanted"
-            )
-        return mask.astype(np.bool_)
+
+def read_mask(value: Any, width: int) -> Array:
+    """b1 `[width]` from what an info has; BadValue where it is no mask."""
+    # MultiDiscrete.sample takes its mask as a tuple of arrays, one per choice.
+    parts = value if isinstance(value, tuple) else (value,)
+    try:
+        mask = np.concatenate([np.asarray(part).reshape(-1) for part in parts])
+    except ValueError as error:
+        raise BadValue(f"info[{ACTION_MASK!r}] is no array: {error}") from None
+    if mask.shape != (width,) or mask.dtype.kind not in "biu":
+        raise BadValue(
+            f"info[{ACTION_MASK!r}] is {mask.dtype}{list(mask.shape)}; an i1 or b1 array [{width}] is wanted"
+        )
+    return mask.astype(np.bool_)
 
 
-def _read_player(value: Any) -> int:
+def read_player(value: Any) -> int:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise BadValue(f"info[{TO_PLAY!r}] is a {type(value).__name__}, no integer")
     return int(value)

@@ -31,6 +31,7 @@ from envserver import faults, gym_spec
 from envserver.atari import SOFT_END
 from envserver.episode_stats import EpisodeCounter
 from envserver.host import LaneWish, Progress
+from envserver.live_slots import LiveSlots
 from envserver.recipe import Recipe
 from envserver.row_buffers import RowBuffers
 from envserver.slot import Slot, as_reward
@@ -72,6 +73,9 @@ class SlotsHost:
         self._unbatch = gym_spec.unbatcher(template.action_space)
         self._rows = RowBuffers(self.spec, template.observation_space, count)
         self._stats = EpisodeCounter(count, clock)
+        self.live: LiveSlots | None = LiveSlots(
+            self._slots, self._rows, self._stats, lambda: make_alike(recipe, self._spaces)
+        )
         if count == 0:
             template.close()
 

@@ -39,6 +39,7 @@ class FleetConfig:
     per_slot_seeds: bool = False
     masked_reset: bool = False
     render: bool = False
+    snapshots: bool = False
     resumable: bool = False
     lanes: int | None = None
     # False: the caller sends the first RESET of each lane. A lane that replaces a lost one is always reset.

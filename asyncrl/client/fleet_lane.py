@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from asyncrl.client.fleet_config import FleetEvent, FleetStats
 from asyncrl.client.lane_client import LaneClient
 from asyncrl.client.refusals import lane_lost
+from asyncrl.client.snapshots import LaneSnapshots
 from asyncrl.errors import AsyncRLError, LaneLost, ServerRefused
 from asyncrl.wire import tensors
 from asyncrl.wire._generated import env_pb2 as pb
@@ -25,6 +26,9 @@ from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
+
+# Nobody can say beforehand how large images are.
+RENDER_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -79,6 +83,7 @@ class FleetLane:
         self.tracker = RowTracker(self.num_slots)
         self.client: LaneClient | None = None
         self.on_opened: Callable[[], None] = lambda: None
+        self.snapshots = LaneSnapshots(self)
         self._sink = sink
         self._draining = False
         self._unread_losses = 0
@@ -102,7 +107,7 @@ class FleetLane:
     @property
     def can_step(self) -> bool:
         """Whether `step` would send, and within what the server allows."""
-        client = self._client_in_use()
+        client = self.client_in_use()
         return client is not None and client.can_request
 
     def step(self, action: Sequence[Array]) -> bool:
@@ -140,7 +145,7 @@ class FleetLane:
         if client is None:
             raise lane_lost("down", f"lane {self.index} is not up")
         body = pb.Render(rows=b"" if rows is None else np.asarray(rows, "<u4").tobytes()).SerializeToString()
-        images = parse_body(pb.Rendered, await client.ask(pb.RENDER, body)).images
+        images = parse_body(pb.Rendered, await client.ask(pb.RENDER, body, RENDER_BYTES)).images
         return {
             image.row: tensors.from_bytes(
                 image.pixels, np.dtype(np.uint8), (image.height, image.width, image.channels), "image"
@@ -149,12 +154,13 @@ class FleetLane:
         }
 
     def _usable(self) -> LaneClient | None:
-        client = self._client_in_use()
+        client = self.client_in_use()
         if client is None:
             self._sink.stats.dropped_actions += 1
         return client
 
-    def _client_in_use(self) -> LaneClient | None:
+    def client_in_use(self) -> LaneClient | None:
+        """What sends the caller's requests; None while there is nobody, or somebody whom the caller does not know."""
         # A caller that has not received the loss yet means the environments that are gone.
         client = self.client if self.up and not self._unread_losses else None
         return None if client is None or client.is_over else client

@@ -46,7 +46,7 @@ log = logging.getLogger("asyncrl.lane")
 # Streams in a row that bring a damaged frame and nothing else, before the lane is given up.
 MAX_DAMAGED: Final = 3
 
-FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS)
+FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.EXPORTS, pb.RENDERING, pb.SOFT_ENDS)
 
 
 class LaneClient:
@@ -105,21 +105,37 @@ class LaneClient:
         body, crc = requests.encode_step(action, self._rows.spec.action.leaves, self.num_slots)
         self._request(Pending(pb.STEP, self._timers.step_s, crc), body)
 
-    async def ask(self, kind: int, body: bytes) -> bytes:
-        """A request of any other kind, and the body of its reply.
+    async def ask(self, kind: int, body: bytes, reply_bytes: int = 0, deadline_s: float | None = None) -> bytes:
+        """A request of any other kind, and the body of its reply, which may be as large as `reply_bytes`. Of RESTORE,
+        whose rows come to the owner, the body is empty.
 
-        Raises ServerRefused, or LaneLost with the lane. Cancellation leaves the request to be executed; its reply is
-        dropped.
+        Raises ServerRefused, or LaneLost with the lane. Cancellation asks the server to cancel the request too; what
+        is executed of it all the same has its reply dropped.
         """
         waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        if kind == pb.RENDER and self._stream is not None:
-            self._rows.expect_images()
+        self._rows.expect(reply_bytes)
+        if self._stream is not None:
             self._stream.reader.limit = self._rows.body_limit
-        self._request(Pending(kind, self._timers.other_s, waiter=waiter), body)
-        return await waiter
+        seq = self._request(
+            Pending(kind, self._timers.other_s if deadline_s is None else deadline_s, waiter=waiter), body
+        )
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._cancel(seq)
+            raise
 
-    def _request(self, pending: Pending, body: bytes) -> None:
-        _, frames = self._protocol.request(pending.kind, body, int(pending.deadline_s * 1000))
+    def _cancel(self, seq: int) -> None:
+        """Ask the server not to go on with a request; without a stream it finds nobody who could stop in time."""
+        if self._stream is not None and self._protocol.state is LaneState.LIVE and seq > self._protocol.received:
+            self._stream.send(self._protocol.control(pb.CANCEL, pb.Cancel(seq=seq).SerializeToString()))
+
+    def tell(self, kind: int, body: bytes) -> None:
+        """A request whose reply nobody waits for."""
+        self._request(Pending(kind, self._timers.other_s), body)
+
+    def _request(self, pending: Pending, body: bytes) -> int:
+        seq, frames = self._protocol.request(pending.kind, body, int(pending.deadline_s * 1000))
         now = self._now()
         self._pending.add(pending, now)
         if self._stream is None:
@@ -127,6 +143,7 @@ class LaneClient:
         elif frames:
             self._stream.send(frames)
             self._watch.beat.sent_at = now
+        return seq
 
     # ------------------------------------------------------------------ life
 
@@ -279,9 +296,11 @@ class LaneClient:
             if delivered is None:
                 self._context.duplicates += 1
             elif delivered.kind == pb.STEP_RESULT:
-                rows = self._rows.read(delivered.body, self._pending.answered(now).action_crc)
+                pending = self._pending.answered(now)
+                rows = self._rows.read(delivered.body, pending.action_crc)
                 self._damaged = 0
                 self._owner.rows_arrived(*rows)
+                pending.resolve(b"")
             elif delivered.seq:
                 self._take_reply(delivered, now)
             else:

@@ -98,6 +98,8 @@ class OpenForm:
             masked_reset=config.masked_reset,
             resumable=config.resumable,
             render=config.render,
+            snapshots=config.snapshots,
+            scratch=int(config.snapshots),
             client=f"asyncrl {VERSION}",
         )
 

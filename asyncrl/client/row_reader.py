@@ -20,7 +20,6 @@ from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
 
-RENDER_BYTES: Final = 64 * 1024 * 1024
 _RUNNING: Final = int(RowState.RUNNING)
 
 
@@ -56,9 +55,9 @@ class RowReader:
         self.body_limit = SMALL_BODY_BYTES + self._num_slots * row_bytes
         self._spec = spec
 
-    def expect_images(self) -> None:
-        """A RENDER was sent: nobody can say how large its images are."""
-        self.body_limit = max(self.body_limit, RENDER_BYTES)
+    def expect(self, reply_bytes: int) -> None:
+        """A request was sent whose reply may be so large."""
+        self.body_limit = max(self.body_limit, reply_bytes)
 
     def read(self, body: bytes, action_crc: int | None) -> tuple[StepRows, Array, Array]:
         """The rows of a STEP_RESULT, and `episode`, `t` `[B]` (i8) of the transitions that they carry."""

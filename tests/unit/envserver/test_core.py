@@ -73,7 +73,7 @@ REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("BAD_REQUEST", {"kwargs_json": b"[1]"}),
     ("BAD_REQUEST", {"incarnations": [0, 0]}),
     ("BAD_REQUEST", {"seeds": [1, 2, 3]}),
-    ("UNSUPPORTED", {"fleet_slots": [], "incarnations": []}),
+    ("BAD_REQUEST", {"fleet_slots": [], "incarnations": []}),
     ("CAPACITY", {"fleet_slots": list(range(9)), "incarnations": [0] * 9}),
 ]
 

@@ -27,6 +27,7 @@ from envserver import opening
 from envserver.host import Host, LaneWish, Progress
 from envserver.lane_process import Build, LaneProcess, build_by_alias
 from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket
+from envserver.live_slots import LiveSlots
 from envserver.registry import EnvAlias, Registry, parse_env_option
 
 RESET_ALL = encode_reset(ResetRequest(None, None, None))
@@ -121,6 +122,7 @@ class StackHost:
     per_slot_seeds = True
     masked_reset = True
     soft_ends = False
+    live: LiveSlots | None = None
 
     def __init__(self, wish: LaneWish) -> None:
         box = Node(kind=pb.BOX, dtype=np.dtype("<u1"), shape=(2, 3))
@@ -217,7 +219,7 @@ def test_requests_out_of_place_are_refused(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
     assert rig.refused(pb.RESET, RESET_ALL).code == pb.BAD_REQUEST
     assert rig.refused(pb.OPEN, b"\xff\xff").code == pb.BAD_FRAME
-    assert rig.refused(pb.OPEN, open_request(slots=0)).code == pb.UNSUPPORTED
+    assert rig.refused(pb.OPEN, open_request(slots=0)).code == pb.BAD_REQUEST
     assert rig.refused(pb.OPEN, open_request(seeds=[1])).code == pb.BAD_REQUEST
     assert rig.refused(pb.OPEN, open_request("NoSuch-v0")).code == pb.UNKNOWN_ENV
     assert rig.refused(pb.OPEN, open_request(kwargs_json=b'{"file": "x"}')).code == pb.BAD_KWARGS

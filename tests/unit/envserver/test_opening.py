@@ -76,7 +76,7 @@ def test_a_wish_says_what_open_asked() -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"fleet_slots": []}, "UNSUPPORTED"),
+        ({"fleet_slots": []}, "BAD_REQUEST"),
         ({"fleet_slots": [1], "incarnations": []}, "BAD_REQUEST"),
         ({"fleet_slots": [1], "incarnations": [0], "seeds": [1, 2]}, "BAD_REQUEST"),
     ],

@@ -1,0 +1,227 @@
+"""The state of a chain of wrappers: one part for each wrapper, one for the simulator inside.
+
+Wrappers whose state is known to be less than all their attributes have a codec of their own, which is cheaper; every
+other one is captured attribute by attribute.
+
+Invariants: frames are shared between a state and its children and never written into
+(test_frames_are_shared_and_never_written); another seed, another future; none, the same
+(test_generators_go_on_or_begin_anew).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderEnforcing, TimeLimit
+
+from asyncrl.wire._generated import env_pb2 as pb
+from envserver.atari import LifeLossSoftEnds
+from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
+from envserver.snapshots.fields import Fields, Misfit, dump_fields, generators_of, load_fields, size_of_fields
+from envserver.snapshots.plain import NotPlain, seed_randomness
+
+# Of the wrappers that hand on what they wrap, observation and all.
+_TRANSPARENT: Final = (TimeLimit, OrderEnforcing, LifeLossSoftEnds)
+
+
+class Part(Protocol):
+    """One layer's share of a state."""
+
+    def capture(self, layer: Any) -> tuple[Any, int]:
+        """A plain value that is never written into, and about how many bytes it takes."""
+        ...
+
+    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+        """`seed` concerns randomness that is not in the attributes of the layer; the chain sees to the rest."""
+        ...
+
+    def dump(self, state: Any) -> Any: ...
+
+    def load(self, value: Any) -> Any: ...
+
+
+class FieldsPart:
+    """All attributes of a layer."""
+
+    def __init__(self) -> None:
+        self._fields = Fields()
+
+    def capture(self, layer: Any) -> tuple[Any, int]:
+        state = self._fields.capture(layer)
+        return state, size_of_fields(state)
+
+    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+        self._fields.restore(layer, state)
+
+    def dump(self, state: Any) -> Any:
+        return dump_fields(state), self._fields.tables
+
+    def load(self, value: Any) -> Any:
+        state, tables = value
+        if tables != self._fields.tables:
+            raise Misfit("the tables of that environment are not those of this one")
+        return load_fields(state)
+
+
+class AttributesPart:
+    """The attributes that change while an episode runs, where it is known which they are."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def capture(self, layer: Any) -> tuple[Any, int]:
+        return tuple(getattr(layer, name) for name in self._names), 64
+
+    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+        for name, value in zip(self._names, state, strict=True):
+            setattr(layer, name, value)
+
+    def dump(self, state: Any) -> Any:
+        return state
+
+    def load(self, value: Any) -> Any:
+        if type(value) is not tuple or len(value) != len(self._names):
+            raise Misfit("not the attributes of this wrapper")
+        return value
+
+
+class FramesPart:
+    """A frame stack. Frames are kept read-only and shared by every state that has them: a child adds one frame."""
+
+    def capture(self, layer: Any) -> tuple[Any, int]:
+        queue = layer.obs_queue
+        for place, frame in enumerate(queue):
+            if not isinstance(frame, np.ndarray):
+                raise CannotCapture("a stack of something other than arrays")
+            if frame.flags.writeable:
+                frame = frame.copy()
+                frame.flags.writeable = False
+                queue[place] = frame
+        padding = np.array(layer.padding_value)
+        return (tuple(queue), padding), sum(frame.nbytes for frame in queue) + padding.nbytes
+
+    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+        frames, padding = state
+        layer.obs_queue.clear()
+        layer.obs_queue.extend(frames)
+        layer.padding_value = padding.copy()
+
+    def dump(self, state: Any) -> Any:
+        return state
+
+    def load(self, value: Any) -> Any:
+        frames, padding = value
+        for frame in frames:
+            if not isinstance(frame, np.ndarray):
+                raise Misfit("not the frames of a stack")
+            frame.flags.writeable = False
+        return tuple(frames), np.asarray(padding)
+
+
+class ScreensPart:
+    """Atari's preprocessing. Of its two screens only the first, which has their maximum, is ever seen again."""
+
+    def capture(self, layer: Any) -> tuple[Any, int]:
+        screens = [screen.copy() for screen in layer.obs_buffer[: 1 if layer.frame_skip > 1 else 2]]
+        return (screens, layer.lives, layer.game_over), sum(screen.nbytes for screen in screens) + 64
+
+    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+        screens, layer.lives, layer.game_over = state
+        for screen, saved in zip(layer.obs_buffer, screens, strict=False):
+            screen[...] = saved
+        if layer.frame_skip > 1:
+            layer.obs_buffer[1][...] = 0
+
+    def dump(self, state: Any) -> Any:
+        return state
+
+    def load(self, value: Any) -> Any:
+        screens, lives, game_over = value
+        return [np.asarray(screen) for screen in screens], lives, game_over
+
+
+def part_for(layer: AnyEnv) -> Part:
+    """The codec of a wrapper."""
+    kind = type(layer)
+    if kind is TimeLimit:
+        return AttributesPart("_elapsed_steps")
+    if kind is OrderEnforcing:
+        return AttributesPart("_has_reset")
+    if kind is LifeLossSoftEnds:
+        return AttributesPart("_lives")
+    if kind is FrameStackObservation:
+        return FramesPart()
+    return ScreensPart() if kind is AtariPreprocessing else FieldsPart()
+
+
+class ChainCodec:
+    """Any wrappers, and a simulator whose part is given."""
+
+    def __init__(self, name: str, support: pb.SnapshotSupport.ValueType, template: AnyEnv, simulator: Part) -> None:
+        layers = layers_of(template)
+        self.name = name
+        self.support = support
+        self.exportable = True
+        self._kinds = [type(layer) for layer in layers]
+        self._parts: list[Part] = [*map(part_for, layers[:-1]), simulator]
+        self.remembers_obs = self.observe(template) is not None
+        self.capture(template)  # it becomes the model of the others, and shows whether this can be done at all
+
+    def capture(self, env: AnyEnv) -> tuple[Any, int]:
+        layers = self._layers(env)
+        states, size = [], 64
+        try:
+            for layer, part in zip(layers, self._parts, strict=True):
+                state, nbytes = part.capture(layer)
+                states.append(state)
+                size += nbytes
+        except NotPlain as error:
+            raise CannotCapture(f"{type(layer).__name__} holds {error}") from None
+        return states, size
+
+    def restore(self, env: AnyEnv, state: Any, seed: int | None) -> AnyEnv:
+        layers = self._layers(env)
+        try:
+            for layer, part, saved in zip(layers, self._parts, state, strict=True):
+                part.restore(layer, saved, seed)
+        except (Misfit, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadState(f"{type(layer).__name__}: {error}") from None
+        if seed is not None:
+            reseed(layers, seed)
+        return env
+
+    def observe(self, env: AnyEnv) -> Any:
+        """The observation, where the wrappers remember it; None where they do not."""
+        for layer in layers_of(env):
+            if type(layer) is FrameStackObservation:
+                return np.stack(tuple(layer.obs_queue))
+            if not isinstance(layer, _TRANSPARENT):
+                return None
+        return None
+
+    def dump(self, state: Any) -> Any:
+        return [part.dump(saved) for part, saved in zip(self._parts, state, strict=True)]
+
+    def load(self, value: Any) -> Any:
+        try:
+            return [part.load(each) for part, each in zip(self._parts, value, strict=True)]
+        except (Misfit, ValueError, TypeError) as error:
+            raise BadState(f"not a state of this environment: {error}") from None
+
+    def _layers(self, env: AnyEnv) -> Sequence[Any]:
+        layers = layers_of(env)
+        if [type(layer) for layer in layers] != self._kinds:
+            raise CannotCapture("it is wrapped in another way than the first environment of this lane")
+        return layers
+
+
+def reseed(layers: Sequence[Any], seed: int) -> None:
+    """Begin every random generator among the attributes of the layers anew."""
+    seen: set[int] = set()
+    for layer in layers:
+        for generator in generators_of(layer):
+            if id(generator) not in seen:
+                seen.add(id(generator))
+                seed_randomness(generator, seed, len(seen))

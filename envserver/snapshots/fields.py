@@ -1,0 +1,213 @@
+"""The attributes of an object as plain values, and back into another object that was made alike.
+
+Left out, because they do not change: spaces, specs, functions, classes, modules, and what a wrapper wraps. An attribute
+that is an object of a Python class is walked into; one that is anything else makes the object NotPlain. Large nested
+containers that equal those of the first object that was walked, such as tables of transitions, are not copied:
+`UNCHANGED` stands for them.
+
+Invariants: a captured object shares nothing with the one that it is put into (test_fields_share_nothing); a table that
+did change is copied like anything else (test_a_changed_table_is_part_of_the_state).
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from envserver.snapshots.plain import MAX_DEPTH, NotPlain, Randomness, copied, is_generator, revived, size_of
+
+UNCHANGED: Final = "\0unchanged"  # no attribute of an environment says this by itself
+_OBJECT: Final = "\0object"
+_LARGE: Final = 64  # values in a nested container from which on comparing is cheaper than copying
+_FIXED: Final = (
+    gymnasium.Space,
+    gymnasium.Env,
+    EnvSpec,
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    np.dtype,
+    np.ufunc,
+    logging.Logger,
+)
+# A cache of Gymnasium's, filled on first use and different before and after.
+_SKIPPED: Final = frozenset({"env", "_cached_spec"})
+
+
+_SPECIAL: Final = frozenset({"__slots__", "__new__", "__setstate__", "__deepcopy__", "__getnewargs__"})
+
+
+class Misfit(ValueError):
+    """The state does not fit the object that it is put into."""
+
+
+class Fields:
+    """Captures and restores objects of one class. The first object that is captured is the model of the others."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Any] | None = None  # of the model, by attribute; never written into
+
+    def capture(self, target: Any) -> dict[str, Any]:
+        """A plain copy of the object's attributes."""
+        if self._tables is None:
+            self._tables = _tables_of(target)
+        state: dict[str, Any] = {}
+        for name, value in target.__dict__.items():
+            if name in self._tables and _same(value, self._tables[name]):
+                state[name] = UNCHANGED
+            elif name not in _SKIPPED and not isinstance(value, _FIXED):
+                state[name] = _captured(value, MAX_DEPTH)
+        return state
+
+    def restore(self, target: Any, state: dict[str, Any]) -> None:
+        """Give the object the attributes that were captured, and no other plain ones. Misfit where it cannot be."""
+        attributes = target.__dict__
+        for name in [name for name in attributes if name not in state and name not in _SKIPPED]:
+            if not isinstance(attributes[name], _FIXED):
+                del attributes[name]
+        for name, saved in state.items():
+            if saved.__class__ is str and saved == UNCHANGED:
+                self._restore_table(attributes, name)
+            elif saved.__class__ is _Object:
+                _restore_object(attributes.get(name), saved, name)
+            else:
+                attributes[name] = revived(saved, attributes.get(name))
+
+    def _restore_table(self, attributes: dict[str, Any], name: str) -> None:
+        if self._tables is None or name not in self._tables:
+            raise Misfit(f"attribute {name!r} is said to be that of another environment")
+        if not _same(attributes.get(name), self._tables[name]):
+            attributes[name] = copied(self._tables[name])
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """What `UNCHANGED` stands for, by attribute."""
+        return self._tables or {}
+
+
+class _Object(dict[str, Any]):
+    """The attributes of an object that is an attribute."""
+
+
+def _captured(value: Any, depth: int) -> Any:
+    try:
+        return copied(value)
+    except NotPlain:
+        if not depth or not _is_simple(value):
+            raise
+        found = _Object()
+        for name, each in value.__dict__.items():
+            if not isinstance(each, _FIXED):
+                found[name] = _captured(each, depth - 1)
+        return found
+
+
+def _is_simple(value: Any) -> bool:
+    """An object whose `__dict__` is all there is: no containers in disguise, slots, or copying of its own."""
+    cls = type(value)
+    bases = [vars(base) for base in cls.__mro__ if base is not object]
+    return hasattr(value, "__dict__") and all("__module__" in own and not _SPECIAL & own.keys() for own in bases)
+
+
+def _restore_object(target: Any, state: _Object, name: str) -> None:
+    if target is None or not _is_simple(target):
+        raise Misfit(f"attribute {name!r} is no object like the one that was captured")
+    attributes = target.__dict__
+    for key, saved in state.items():
+        if saved.__class__ is _Object:
+            _restore_object(attributes.get(key), saved, f"{name}.{key}")
+        else:
+            attributes[key] = revived(saved, attributes.get(key))
+
+
+def size_of_fields(state: dict[str, Any]) -> int:
+    """About how many bytes captured attributes take."""
+    return 64 + sum(
+        100 + (size_of_fields(each) if isinstance(each, _Object) else size_of(each)) for each in state.values()
+    )
+
+
+def dump_fields(state: dict[str, Any]) -> dict[str, Any]:
+    """Plain all through: objects that are attributes become tuples that say so."""
+    return {name: (_OBJECT, dump_fields(each)) if isinstance(each, _Object) else each for name, each in state.items()}
+
+
+def load_fields(value: Any) -> dict[str, Any]:
+    """What `dump_fields` gave; Misfit where it is no such thing."""
+    return _loaded(value, {})
+
+
+def _loaded(value: Any, into: dict[str, Any]) -> dict[str, Any]:
+    if type(value) is not dict or not all(type(name) is str and name not in _SKIPPED for name in value):
+        raise Misfit("not the attributes of an object")
+    for name, each in value.items():
+        is_object = type(each) is tuple and len(each) == 2 and each[0].__class__ is str and each[0] == _OBJECT
+        into[name] = _loaded(each[1], _Object()) if is_object else each
+    return into
+
+
+def generators_of(target: Any) -> Iterator[Any]:
+    """The random generators among the attributes of an object, each once."""
+    seen: set[int] = set()
+    stack: list[tuple[Any, int]] = [(target, 4)]
+    while stack:
+        value, depth = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if is_generator(value):
+            yield value
+            continue
+        if not depth or (isinstance(value, _FIXED) and value is not target):
+            continue
+        if isinstance(value, dict):
+            stack += [(each, depth - 1) for each in value.values()] if len(value) <= _LARGE else []
+        elif isinstance(value, list | tuple):
+            stack += [(each, depth - 1) for each in value] if len(value) <= _LARGE else []
+        elif hasattr(value, "__dict__") and not isinstance(value, type):
+            stack += [(each, depth - 1) for name, each in reversed(value.__dict__.items()) if name not in _SKIPPED]
+
+
+def _tables_of(target: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in target.__dict__.items():
+        if isinstance(value, dict | list) and name not in _SKIPPED and _count(value, _LARGE) > _LARGE:
+            try:
+                found[name] = copied(value)
+            except NotPlain:
+                continue
+            if _holds_arrays_or_randomness(found[name]):
+                del found[name]
+    return found
+
+
+def _count(value: Any, limit: int) -> int:
+    """Values in nested lists, tuples and dicts, counted up to a little over `limit`."""
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    total = 0
+    for each in value.values() if isinstance(value, dict) else value:
+        total += _count(each, limit - total)
+        if total > limit:
+            break
+    return total
+
+
+def _holds_arrays_or_randomness(value: Any) -> bool:
+    """What `==` does not compare."""
+    if isinstance(value, np.ndarray) or value.__class__ is Randomness:
+        return True
+    if isinstance(value, dict):
+        return any(map(_holds_arrays_or_randomness, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_arrays_or_randomness, value))
+
+
+def _same(value: Any, table: Any) -> bool:
+    return value.__class__ is table.__class__ and bool(value == table)
