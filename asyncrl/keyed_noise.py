@@ -10,6 +10,7 @@ across seeds, keys and columns (test_uniform_in_every_direction, test_neighbours
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -33,9 +34,7 @@ def row_keys(fleet_slots: npt.NDArray[Any], steps: npt.NDArray[Any]) -> U8:
 
 def uniform(seed: int, keys: npt.NDArray[Any], columns: int) -> npt.NDArray[np.float64]:
     """f8 [N, columns] in (0, 1) for keys u8 [N]."""
-    start: U8 = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], np.uint64) + _WEYL
-    _mix(start)
-    start = start ^ keys
+    start: U8 = _seeded(seed) ^ keys
     _mix(start)
     counters: U8 = start[:, None] + np.arange(1, columns + 1, dtype=np.uint64) * _WEYL
     _mix(counters)
@@ -44,6 +43,14 @@ def uniform(seed: int, keys: npt.NDArray[Any], columns: int) -> npt.NDArray[np.f
     numbers += 0.5
     numbers *= _UNIT
     return numbers
+
+
+@cache
+def _seeded(seed: int) -> U8:
+    """u8 [1]"""
+    start: U8 = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], np.uint64) + _WEYL
+    _mix(start)
+    return start
 
 
 def _mix(x: U8) -> None:

@@ -96,7 +96,8 @@ class ActBatcher:
         return lane * self._num_groups // self._max_lanes
 
     def submit(self, request: ActRequest) -> asyncio.Future[Acted]:
-        """The future of this lane's rows. Cancelling it drops the rows if no forward has taken them."""
+        """The future of this lane's rows, which may have its result already. Cancelling it drops the rows if no forward
+        has taken them."""
         lane = request.lane
         if self._closed:
             raise ActingStopped("the act batcher is closed")
@@ -165,7 +166,10 @@ class ActBatcher:
             return
         self._groups[group] = []
         waiting.sort(key=_lane_of)
-        self._hand_to_actor(waiting)
+        if self._thread is None:
+            self._act_on_loop(waiting)  # at once: nobody else belongs to this forward
+        else:
+            self._tokens.put(waiting)
 
     def _fire_or_wait(self) -> None:
         if self._fired:
@@ -179,14 +183,11 @@ class ActBatcher:
         self._stop_timer()
         if not self._fired:
             self._fired = True
-            self._hand_to_actor(_WHOEVER_WAITS)
-
-    def _hand_to_actor(self, batch: _Batch) -> None:
-        if self._thread is None:
-            # Not at once: lanes whose rows came in the same turn of the loop share the forward.
-            self._loop.call_soon(self._act_on_loop, batch)
-        else:
-            self._tokens.put(batch)
+            if self._thread is None:
+                # Not at once: lanes whose rows came in the same turn of the loop share the forward.
+                self._loop.call_soon(self._act_on_loop, _WHOEVER_WAITS)
+            else:
+                self._tokens.put(_WHOEVER_WAITS)
 
     def _act_on_loop(self, batch: _Batch) -> None:
         batch = self._taken(batch)

@@ -169,7 +169,10 @@ class LaneDriver:
         self.phase, self._since = Phase.ACTING, now
         answer = self._owner.submit(ActRequest(self.index, obs, first, mask, self.carry, self._keys))
         self._answer = answer
-        answer.add_done_callback(self._answered)
+        if answer.done():
+            self._answered(answer)
+        else:
+            answer.add_done_callback(self._answered)
 
     def _answered(self, answer: asyncio.Future[Acted]) -> None:
         if answer is not self._answer or answer.cancelled():
