@@ -7,6 +7,7 @@ test_probabilities_and_weights_are_the_golden_ones); what is removed is not draw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -83,7 +84,7 @@ class Drawing:
         priorities = {} if self._tree is None else {"priorities": self._tree.values()}
         return {"drawable": np.packbits(self.drawable), "greatest": np.array(self.greatest), **priorities}
 
-    def load(self, arrays: dict[str, Array]) -> None:
+    def load(self, arrays: Mapping[str, Array]) -> None:
         self.drawable = np.unpackbits(arrays["drawable"], count=len(self.drawable)).view(np.bool_)
         self.count = int(np.count_nonzero(self.drawable))
         self.greatest = float(arrays["greatest"])

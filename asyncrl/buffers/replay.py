@@ -13,6 +13,7 @@ Invariants: whatever is taken in, what can be drawn is what a list of whole tran
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,16 @@ class ReplayConfig:
     gamma: float = 0.99
     prioritised: bool = False
     alpha: float = 0.6  # priorities count to this power
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """All of a replay between two calls of it. The arrays are copies; rows are read block by block, by any thread, and
+    stay what they were for as long as somebody holds this: what is overwritten meanwhile is copied first."""
+
+    arrays: Mapping[str, Array]
+    keys: tuple[str, ...]  # by block: what has the same key has the same bytes; "": nothing was ever written there
+    read: Callable[[int], bytes]  # a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +198,29 @@ class Replay:
         newest = self._streams.top[rows // length] - 1
         generations: Array = (newest - rows % length) // length
         return generations
+
+    # ------------------------------------------------------------------ saving
+
+    def state(self) -> ReplayState:
+        """What `load` takes."""
+        view = self._ring.blocks.view()
+        own = {"settings": self._settings(), "oldest": self._oldest.copy()}
+        return ReplayState(own | self._streams.state() | self._drawing.state(), view.keys, view.read)
+
+    def load(self, state: ReplayState) -> None:
+        """Become what that one was. LookupError or ValueError: it was made with other settings."""
+        if not np.array_equal(self._settings(), state.arrays["settings"]):
+            raise ValueError("the replay was made with another capacity, n_step or gamma, or for other observations")
+        for block, key in enumerate(state.keys):
+            if key:
+                self._ring.blocks.load(state.keys, block, state.read(block))
+        self._oldest[...] = state.arrays["oldest"]
+        self._streams.load(state.arrays)
+        self._drawing.load(state.arrays)
+
+    def _settings(self) -> Array:
+        """f8: what has to be the same for a state to make sense."""
+        config = self.config
+        ring = self._ring
+        sizes = (ring.num_rows, ring.num_slots, ring.depth, ring.nbytes)
+        return np.array([*sizes, config.n_step, config.gamma, config.prioritised], np.float64)

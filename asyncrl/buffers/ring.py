@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.buffers.blocks import Blocks
 from asyncrl.errors import LocalProtocolError
 from asyncrl.records import Array
 from asyncrl.wire.spec import LaneSpec
@@ -49,6 +50,7 @@ class Ring:
         self._num_actions = len(spec.action.leaves)
         if spec.mask_size:
             self.columns["mask"] = self._zeros("?", (spec.mask_size,))
+        self.blocks = Blocks(self.columns, self.num_rows)
         self._staged: dict[str, Array] = {}
 
     def _zeros(self, dtype: Any, shape: tuple[int, ...] = ()) -> Array:
@@ -67,6 +69,7 @@ class Ring:
 
     def write(self, rows: Array, **values: Array) -> None:
         """`values` [N, ...] by column, at rows that are all different."""
+        self.blocks.touch(rows)
         for name, value in values.items():
             self.columns[name][rows] = value
 
@@ -74,11 +77,10 @@ class Ring:
         self, slots: Array, positions: Array, obs: Sequence[Array], mask: Array | None, apart: Array
     ) -> None:
         """Leaves [N, *shape], mask b1 [N, M]. `apart` b1 [N]: whole stacks, as what precedes them is something else."""
-        rows = self.rows_at(slots, positions)
-        for i, leaf in enumerate(obs):
-            self.write(rows, **{f"obs{i}": leaf[:, -1] if i == self._stack_leaf else leaf})
+        values = {f"obs{i}": leaf[:, -1] if i == self._stack_leaf else leaf for i, leaf in enumerate(obs)}
         if "mask" in self.columns:
-            self.write(rows, mask=np.ones(1, np.bool_) if mask is None else mask)
+            values["mask"] = np.ones(1, np.bool_) if mask is None else mask
+        self.write(self.rows_at(slots, positions), **values)
         if self._stack_leaf is not None and apart.any():
             stacks = obs[self._stack_leaf][apart]
             for back in range(1, self.depth):

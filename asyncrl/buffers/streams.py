@@ -11,6 +11,7 @@ not continue its slot's episode begins a new one (test_holes_and_new_incarnation
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,3 +113,14 @@ class Streams:
         self.names[:, slots] = unroll.incarnation[-1], unroll.episode[-1], unroll.t[-1]
         for name, array in open_rows(rows, windows, len(self.tail.valid)).arrays().items():
             getattr(self.tail, name)[:, slots] = array
+
+    def state(self) -> dict[str, Array]:
+        """Copies of what `load` takes."""
+        own = {name: getattr(self, name).copy() for name in ("stop", "top", "is_bare", "names")}
+        return own | {f"tail_{name}": array.copy() for name, array in self.tail.arrays().items()}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        for name in ("stop", "top", "is_bare", "names"):
+            getattr(self, name)[...] = arrays[name]
+        for name, array in self.tail.arrays().items():
+            array[...] = arrays[f"tail_{name}"]

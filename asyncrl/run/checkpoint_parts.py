@@ -1,4 +1,5 @@
-"""The parts of a checkpoint as bytes: tensors as safetensors, other arrays as npz, the rest as JSON.
+"""The parts of a checkpoint as bytes: tensors as safetensors, other arrays as npz, blocks of rows as they are, the rest
+as JSON.
 
 * What was written is what is read: values, shapes, dtypes and the bits of bfloat16 (test_parts_come_back_as_they_were).
 * Bytes leave in pieces, and arrays are not copied on the way (test_no_piece_is_large).
@@ -17,7 +18,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -50,13 +51,25 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Named arrays of any dtype but object, any shapes: replay, statistics. Kept as npz."""
+    """Named arrays of any dtype but object, any shapes: statistics, small state. Kept as npz."""
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
-Part = Tensors | Arrays | dict[str, Any]  # a dict is kept as JSON
-SUFFIXES: Final = {"safetensors": ".safetensors", "npz": ".npz", "json": ".json"}
+@dataclass(frozen=True)
+class Blocks:
+    """Bytes in blocks of which most are as they were in the checkpoint before: rows of a replay. Kept as a directory.
+
+    `keys`, by block: what has the same key has the same bytes; "" is no block.
+    """
+
+    keys: tuple[str, ...]
+    read: Callable[[int], bytes]
+
+
+Plain = Tensors | Arrays | dict[str, Any]  # one file each; a dict is kept as JSON
+Part = Plain | Blocks
+SUFFIXES: Final = {"safetensors": ".safetensors", "npz": ".npz", "json": ".json", "blocks": ".blocks"}
 
 
 class Sink(Protocol):
@@ -71,10 +84,12 @@ def kind_of(part: Part) -> str:
     """The format of a part: a key of SUFFIXES."""
     if isinstance(part, Tensors):
         return "safetensors"
+    if isinstance(part, Blocks):
+        return "blocks"
     return "npz" if isinstance(part, Arrays) else "json"
 
 
-def write_part(part: Part, sink: Sink) -> None:
+def write_part(part: Plain, sink: Sink) -> None:
     """Writes the part's bytes. TypeError or ValueError: the part has no such form, and the caller is wrong."""
     if isinstance(part, Tensors):
         _write_tensors(part, sink)
@@ -84,7 +99,7 @@ def write_part(part: Part, sink: Sink) -> None:
         sink.write(json.dumps(part, sort_keys=True).encode())
 
 
-def read_part(kind: str, data: bytearray) -> Part:
+def read_part(kind: str, data: bytearray) -> Plain:
     """The part; arrays are writable, those of tensors are views of `data`. ValueError: the bytes are no such part."""
     try:
         if kind == "safetensors":

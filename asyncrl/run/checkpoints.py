@@ -17,18 +17,16 @@ the walk trusts manifests alone.
 
 from __future__ import annotations
 
-import hashlib
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from asyncrl.errors import CheckpointNotSaved, NoCheckpoint
-from asyncrl.run.checkpoint_parts import SUFFIXES, Part, kind_of, read_part, write_part
-from asyncrl.run.files import FILES, PIECE_BYTES, TEMPORARY, Files, replace_file, write_all, write_new
+from asyncrl.run.checkpoint_parts import Part
+from asyncrl.run.files import FILES, TEMPORARY, Files, replace_file, write_new
 from asyncrl.run.manifests import (
     BEST,
     LATEST,
@@ -41,8 +39,7 @@ from asyncrl.run.manifests import (
     read_manifest,
     readable,
 )
-
-_PART_NAME: Final = re.compile(r"(?!manifest$)[a-z0-9_]+")
+from asyncrl.run.part_files import known_blocks, load_part, save_part
 
 
 @dataclass(frozen=True)
@@ -140,12 +137,17 @@ class CheckpointStore:
         files = self._files
         files.make_directories(self.directory)
         self._sweep()
-        newest = max((manifest.serial for manifest in readable(self.directory).values()), default=0)
+        earlier = readable(self.directory)
+        newest = max((manifest.serial for manifest in earlier.values()), default=0)
         serial = newest + 1 if serial is None else serial
         path = self._free_name(step)
         temporary = self.directory / f"{TEMPORARY}{path.name}"
         files.make_directory(temporary)
-        entries = {name: _save_part(files, temporary, name, part) for name, part in sorted(parts.items())}
+        whole = [(path, manifest) for path, manifest in earlier.items() if path not in self._known_damaged]
+        entries = {
+            name: save_part(files, temporary, name, part, known_blocks(whole, name))
+            for name, part in sorted(parts.items())
+        }
         manifest = Manifest(step, serial, self.identity, info, entries)
         write_new(files, temporary / MANIFEST, manifest.to_bytes())
         files.sync_directory(temporary)
@@ -215,69 +217,7 @@ def _load(path: Path, identity: Identity | None) -> Checkpoint:
         identity.check(manifest.identity, path)
     try:
         return Checkpoint(
-            path, manifest, {name: _load_part(path, name, **manifest.parts[name]) for name in manifest.parts}
+            path, manifest, {name: load_part(path, name, **manifest.parts[name]) for name in manifest.parts}
         )
     except TypeError:
         raise ValueError("the manifest describes a part wrongly") from None
-
-
-class _PartFile:
-    """A new file that hashes what it is given."""
-
-    def __init__(self, files: Files, path: Path) -> None:
-        self._files = files
-        self._descriptor = files.create(path)
-        self._sha256 = hashlib.sha256()
-        self._num_bytes = 0
-
-    def write(self, data: bytes | memoryview) -> int:
-        write_all(self._files, self._descriptor, data)
-        self._sha256.update(data)
-        self._num_bytes += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def sync(self) -> None:
-        self._files.sync(self._descriptor)
-
-    def close(self) -> None:
-        self._files.close(self._descriptor)
-
-    def entry(self, kind: str) -> dict[str, Any]:
-        return {"kind": kind, "num_bytes": self._num_bytes, "sha256": self._sha256.hexdigest()}
-
-
-def _save_part(files: Files, directory: Path, name: str, part: Part) -> dict[str, Any]:
-    if not _PART_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a part")
-    kind = kind_of(part)
-    file = _PartFile(files, directory / f"{name}{SUFFIXES[kind]}")
-    try:
-        write_part(part, file)
-        file.sync()
-    finally:
-        file.close()
-    return file.entry(kind)
-
-
-def _load_part(directory: Path, name: str, kind: str, num_bytes: int, sha256: str) -> Part:
-    if not _PART_NAME.fullmatch(name) or kind not in SUFFIXES:
-        raise ValueError(f"{name!r} is no part that this version knows")
-    path = directory / f"{name}{SUFFIXES[kind]}"
-    if path.stat().st_size != num_bytes:
-        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {num_bytes}")
-    data = bytearray(num_bytes)
-    view, begin = memoryview(data), 0
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while begin < num_bytes:
-            count = file.readinto(view[begin : begin + PIECE_BYTES])
-            if not count:
-                raise ValueError(f"{path.name} ends early")
-            digest.update(view[begin : begin + count])
-            begin += count
-    if digest.hexdigest() != sha256:
-        raise ValueError(f"{path.name} is not what was written")
-    return read_part(kind, data)

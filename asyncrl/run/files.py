@@ -52,6 +52,10 @@ class Files:
     def replace(self, path: Path, target: Path) -> None:
         path.replace(target)
 
+    def link(self, path: Path, target: Path) -> None:
+        """`target` becomes one more name of the file."""
+        target.hardlink_to(path)
+
     def remove_tree(self, path: Path) -> None:
         shutil.rmtree(path)
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncrl.run.checkpoint_parts import DTYPES, Arrays, Part, Tensors, kind_of, read_part, write_part
+from asyncrl.run.checkpoint_parts import DTYPES, Arrays, Plain, Tensors, kind_of, read_part, write_part
 from asyncrl.run.files import PIECE_BYTES
 
 PLAIN = sorted({dtype.str for dtype in DTYPES.values()})
@@ -47,7 +47,7 @@ class Collected:
         """Nothing is open."""
 
 
-def written(part: Part) -> bytearray:
+def written(part: Plain) -> bytearray:
     sink = Collected()
     write_part(part, sink)
     return sink.data
@@ -165,7 +165,7 @@ def test_no_piece_is_large() -> None:
         *(Tensors({"x": np.zeros(2, "f4")}, frozenset({"x"})), {"x": object()}),
     ],
 )
-def test_what_has_no_form_is_the_callers_mistake(part: Part) -> None:
+def test_what_has_no_form_is_the_callers_mistake(part: Plain) -> None:
     """Objects, text as tensors, bfloat16 that is none."""
     with pytest.raises(TypeError):
         written(part)
@@ -183,7 +183,7 @@ def test_pickles_are_refused() -> None:
 @given(st.sampled_from(["safetensors", "npz", "json"]), st.data())
 def test_any_bytes_are_a_part_or_a_value_error(kind: str, data: st.DataObject) -> None:
     """Noise, and good files with some bytes changed."""
-    good: dict[str, Part] = {
+    good: dict[str, Plain] = {
         "safetensors": Tensors({"x": np.arange(4.0), "y": np.array(1, "u2")}, frozenset({"y"})),
         "npz": Arrays({"x": np.arange(4.0)}),
         "json": {"x": [1, 2]},

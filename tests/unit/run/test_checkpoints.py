@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.errors import CheckpointMismatch, CheckpointNotSaved, NoCheckpoint
-from asyncrl.run.checkpoint_parts import Arrays, Part, Tensors
+from asyncrl.run.checkpoint_parts import Arrays, Blocks, Part, Tensors
 from asyncrl.run.checkpoints import Checkpoint, CheckpointStore, load_checkpoint, load_newest
 from asyncrl.run.files import Files
 from asyncrl.run.manifests import Identity
@@ -32,15 +32,19 @@ def parts_of(step: int, size: int = 10) -> dict[str, Part]:
     return {
         "model": Tensors({"w": np.full((size, 10), step, "f4"), "b": np.array(step)}, frozenset()),
         "replay": Arrays({"obs": np.full(size, step % 256, "u1")}),
+        "rows": Blocks(("of all", f"of {step}", ""), lambda block: bytes([step % 256 if block else 9]) * 50),
         "counters": {"step": step},
     }
 
 
 def check(found: Checkpoint, step: int) -> None:
     """All parts are those of that very step."""
-    model, replay = found.parts["model"], found.parts["replay"]
+    model, replay, rows = found.parts["model"], found.parts["replay"], found.parts["rows"]
     assert isinstance(model, Tensors)
     assert isinstance(replay, Arrays)
+    assert isinstance(rows, Blocks)
+    assert rows.keys == ("of all", f"of {step}", "")
+    assert [rows.read(0), rows.read(1)] == [bytes([9]) * 50, bytes([step % 256]) * 50]
     assert found.step == step
     assert found.parts["counters"] == {"step": step}
     assert (model.arrays["w"] == step).all()
@@ -285,7 +289,8 @@ def test_a_flipped_bit_anywhere_leads_to_the_one_before(tmp_path: Path) -> None:
     store.save(1, parts_of(1, size=2))
     newest = store.save(2, parts_of(2, size=2))
     flips = 0
-    for file in sorted(newest.iterdir()):
+    # Block 0 is the earlier one's file, too.
+    for file in sorted(path for path in newest.rglob("*") if path.is_file() and path.name != "0"):
         for position in range(0, file.stat().st_size, 7):
             flip(file, position, position % 8)
             found = load_newest(tmp_path, IDENTITY)
