@@ -52,7 +52,7 @@ class Blocks:
         """All blocks as they are now."""
         self._turn += 1
         for block in self._changed.nonzero()[0].tolist():
-            self._keys[block] = f"{self._life}.{self._turn}"
+            self._keys[block] = f"{self._life}.{self._turn}.{block}"
         self._changed[:] = False
         view = View(self, tuple(self._keys))
         self._views.add(view)
