@@ -215,20 +215,22 @@ class Simulator:
     # ------------------------------------------------------------------ rollouts
 
     def _roll_out(self, env: AnyEnv, run: _Run, outcome: Outcome, how: tuple[Rollout, Interrupted]) -> None:
-        """Uniform random actions to the end of the episode, or of the tail."""
+        """Uniform random actions to the end of the episode, or of the tail. In a game of two the return is that of who
+        moves first in it."""
         tail, interrupted = how
         discount, mask = 1.0, run.position.mask
+        first = mover = run.position.to_play
         self._sampler.seed(tail.seed % (1 << 32))
         with _FaultsOf(self, "a rollout"):
             while outcome.rollout_steps < tail.steps and not run.over:
                 if outcome.rollout_steps % LOOK_EVERY == 0 and (code := interrupted()):
                     raise EntryFailed(code, "the wave was stopped during this entry's rollout")
                 reward = run.step(env, sample(self._sampler, mask))
-                outcome.rollout_return += discount * reward
+                outcome.rollout_return += discount * (reward if mover == first else -reward)
                 outcome.rollout_steps += 1
                 discount *= tail.gamma
                 if run.info:
-                    mask = self._mask_of(run.info)
+                    mask, mover = self._mask_of(run.info), self._player_of(run.info)
         outcome.rollout_ended = run.over
 
     def discard(self) -> None:
