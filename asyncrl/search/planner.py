@@ -120,6 +120,7 @@ class Planner:
         budget = np.maximum(config.num_simulations - visited, 0)
         size = max(int(budget[row]) + (len(trees[row]) if row in trees else 1) for row in range(len(roots)))
         width = judged.mask.shape[1] if judged is not None else next(iter(trees.values())).num_actions
+        self._judge.num_actions = width
         self.forest = Forest(len(roots), size, width)
         if judged is not None:
             to_play = np.array([roots[row].to_play or 0 for row in new], np.int32)
