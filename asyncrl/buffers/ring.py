@@ -10,7 +10,6 @@ dtype they came in, once (test_a_row_costs_a_frame).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,6 +137,5 @@ class Ring:
         if out is None or out.shape != shape:
             out = self._staged[name] = np.empty(shape, column.dtype)
         # "raise" would go through a buffer; nothing is out of range here.
-        flat = (math.prod(shape[2:]),)
-        np.take(column.reshape(-1, *flat), where, axis=0, out=out.reshape(*where.shape, *flat), mode="clip")
+        np.take(column, where, axis=0, out=out, mode="clip")
         return out
