@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from asyncrl.config.dqn import ApexConfig, C51Config, DQNConfig, RainbowConfig
+from asyncrl.config.impala import APPOConfig, ImpalaConfig
 from asyncrl.config.ppo import A2CConfig, ActorCriticConfig, PPOConfig
 from asyncrl.config.run_config import RunConfig
 
@@ -17,6 +18,8 @@ ALGORITHMS: Final[Mapping[str, type[RunConfig]]] = MappingProxyType(
     {
         "ppo": PPOConfig,
         "a2c": A2CConfig,
+        "impala": ImpalaConfig,
+        "appo": APPOConfig,
         "dqn": DQNConfig,
         "c51": C51Config,
         "rainbow": RainbowConfig,
@@ -27,10 +30,12 @@ ALGORITHMS: Final[Mapping[str, type[RunConfig]]] = MappingProxyType(
 __all__ = [
     "ALGORITHMS",
     "A2CConfig",
+    "APPOConfig",
     "ActorCriticConfig",
     "ApexConfig",
     "C51Config",
     "DQNConfig",
+    "ImpalaConfig",
     "PPOConfig",
     "RainbowConfig",
     "RunConfig",

@@ -37,6 +37,8 @@ class NonFiniteUpdate(AsyncRLError):
 class ActorCriticLearner(Generic[C]):
     """Owns the model's parameters. For one thread at a time."""
 
+    replay: None = None  # what was learned from is gone
+
     def __init__(self, model: ActorCritic, config: C, device: str | torch.device = "cpu") -> None:
         self.model = model.to(device)
         self.config = config

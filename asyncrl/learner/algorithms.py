@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from asyncrl.config import DQNConfig, PPOConfig, RunConfig
+from asyncrl.buffers.replay import Replay
+from asyncrl.config import DQNConfig, ImpalaConfig, PPOConfig, RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.learner.dqn import DQN
+from asyncrl.learner.impala import Impala
 from asyncrl.learner.model import Model, build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO
@@ -27,6 +29,11 @@ class RunLearner(Protocol):
     @property
     def model(self) -> Model: ...
 
+    @property
+    def replay(self) -> Replay | None:
+        """Saved and loaded apart from `state`: it may be gigabytes, most of which are as they were."""
+        ...
+
     def update(self, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
         """Train on one round; `progress` in [0, 1] is the share of the budget before it. Metrics by name."""
         ...
@@ -36,7 +43,7 @@ class RunLearner(Protocol):
         ...
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Copies on the host of everything that an update reads or writes, and the rest as JSON."""
+        """Copies on the host of everything else that an update reads or writes, and the rest as JSON."""
         ...
 
     def load(self, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
@@ -48,6 +55,8 @@ def open_learner(config: RunConfig, spec: LaneSpec, device: torch.device) -> Run
     """With first weights, which follow from the seed."""
     if isinstance(config, PPOConfig):
         return PPO(build_model(spec, ModelConfig.of(config), config.seed).to(device), config, device)
+    if isinstance(config, ImpalaConfig):
+        return Impala(build_model(spec, ModelConfig.of(config), config.seed).to(device), config, device)
     if isinstance(config, DQNConfig):
         return DQN(spec, config, device)
     raise ConfigError(f"there is no learner for a {type(config).__name__}")
