@@ -91,6 +91,14 @@ class LaneClient:
     def can_request(self) -> bool:
         return not self.is_over and self._protocol.can_request
 
+    async def place(self) -> None:
+        """Returns once one more request is possible, or the lane is over. Cancellation harms nothing.
+
+        Replies of requests that were cancelled are due all the same.
+        """
+        while not self.is_over and not self._protocol.can_request:
+            await self._pending.shortened()
+
     @property
     def is_over(self) -> bool:
         """The lane has ended, or is about to: `run` returns or raises soon."""

@@ -35,6 +35,7 @@ class PendingLine:
     def __init__(self, now: float) -> None:
         self._line: deque[Pending] = deque()
         self._head_since = now
+        self._shorter = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._line)
@@ -47,7 +48,13 @@ class PendingLine:
     def answered(self, now: float) -> Pending:
         """The first in line has its reply."""
         self._head_since = now
+        self._shorter.set()
         return self._line.popleft()
+
+    async def shortened(self) -> None:
+        """Returns when the line gets shorter. Cancellation harms nothing."""
+        self._shorter.clear()
+        await self._shorter.wait()
 
     def progress(self, now: float) -> None:
         """The first in line is being worked on: its deadline starts again."""
@@ -69,4 +76,5 @@ class PendingLine:
         for pending in self._line:
             pending.fail(error)
         self._line.clear()
+        self._shorter.set()
         return count

@@ -176,10 +176,10 @@ class LaneSnapshots:
         """The lane's client, in its turn; unless the body succeeds, the snapshots `ids` are given back."""
         async with self._turn:
             client = self._owner.client_in_use()
-            if client is None:
+            if client is not None:
+                await client.place()
+            if client is None or client is not self._owner.client_in_use():
                 raise lane_lost("down", "the lane is not up, or its loss has not been received yet")
-            if not client.can_request:
-                raise LocalProtocolError("the lane has as many requests under way as its server allows")
             try:
                 yield client
             except BaseException:
