@@ -10,9 +10,9 @@ has least to do: there the state of the root travels, signed, in the entries tha
 
 Invariants: live slots are not touched (test_live_slots_go_on_as_if_nobody_had_searched); a search finds what it finds
 on copies in this process (test_remote_and_local_searches_agree); nothing is left in any lane, however it ends
-(test_no_snapshot_is_left_of_a_cancelled_search); a lost lane fails the expansions that it had, and no others
-(test_a_lost_lane_fails_its_expansions); a lane whose store is full keeps no more states, and the search goes on by
-longer ways (test_a_full_store_makes_the_ways_longer).
+(test_no_snapshot_is_left_of_a_cancelled_search); a lost lane fails the expansions that it had, and no others: its
+states are reached anew from what is left (test_a_lost_lane_fails_its_expansions); a lane whose store is full keeps no
+more states, and the search goes on by longer ways (test_a_full_store_makes_the_ways_longer).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from asyncrl.client.fleet_lane import FleetLane
+from asyncrl.client.lane_client import LaneClient
 from asyncrl.client.snapshots import Outcomes, SimulateEntry
 from asyncrl.client.snapshots import Rollout as RolloutTail
 from asyncrl.errors import ConfigError, LaneLost
@@ -52,10 +53,32 @@ _RNG: Final[dict[RngMode, pb.RngMode.ValueType]] = {
 
 
 class _Place(NamedTuple):
-    """Where a state is held."""
+    """Where a state is held: the lane under this id, for as long as this client serves it."""
 
     lane: FleetLane
     id: int
+    client: LaneClient | None
+
+    @property
+    def is_there(self) -> bool:
+        return self.client is not None and self.client is self.lane.client_in_use()
+
+
+class _Way(NamedTuple):
+    """How a state was reached: from another one by actions, per leaf [k, *shape] as the search gives them."""
+
+    parent: int
+    actions: Sequence[Array]
+
+
+class _Task(NamedTuple):
+    """One expansion, as it is asked of a lane."""
+
+    number: int  # its place in the wave
+    asked: Expansion
+    parent: int  # a state that is there
+    detour: int  # steps from there to the parent that was asked for, which is not
+    keeps: bool
 
 
 @dataclass
@@ -66,14 +89,6 @@ class RemoteCounts:
     entries: int = 0
     lost: int = 0  # entries whose lane was lost
     unkept: int = 0  # states that found no room
-
-
-@dataclass
-class _Frame:
-    """Expansions of one wave that go to one lane; `numbers` are their places in the wave."""
-
-    lane: FleetLane
-    numbers: list[int] = field(default_factory=list)
 
 
 class RemoteSimulator:
@@ -95,6 +110,7 @@ class RemoteSimulator:
         self._wants_obs, self._reward = wants_obs, reward
         self._places: dict[int, _Place] = {}  # by the name that the search gave; roots have names below 0
         self._signed: dict[int, bytes] = {}  # states of roots, where they travel
+        self._ways: dict[int, _Way] = {}  # to states that are held
         self._num_roots = 0
         self._num_held: Counter[FleetLane] = Counter()
         self._full: set[FleetLane] = set()  # stores that had no room when they were asked last
@@ -139,7 +155,9 @@ class RemoteSimulator:
         names = range(-self._num_roots - 1, -self._num_roots - 1 - len(ids), -1)
         self._num_roots += len(ids)
         self._signed.update(zip(names, signed, strict=False))
-        self._places.update({} if signed else {name: _Place(lane, id) for name, id in zip(names, ids, strict=True)})
+        if not signed:
+            client = lane.client_in_use()
+            self._places.update((name, _Place(lane, id, client)) for name, id in zip(names, ids, strict=True))
         spec = lane.spec
         assert spec is not None
         everything = _everything(spec)
@@ -168,14 +186,15 @@ class RemoteSimulator:
         Cancelled, it stops the wave in every lane; what they have kept by then is forgotten, or goes with `release`.
         """
         outcomes = [Outcome(SNAPSHOT_GONE)] * len(wave)
-        frames = self._frames(wave)
-        if len(frames) == 1:
-            await self._ask(frames[0], wave, outcomes)
-        elif frames:
+        parts = self._by_lane(wave)
+        if len(parts) == 1:
+            for lane, tasks in parts.items():
+                await self._ask(lane, tasks, outcomes)
+        elif parts:
             try:
                 async with asyncio.TaskGroup() as group:
-                    for frame in frames:
-                        group.create_task(self._ask(frame, wave, outcomes))
+                    for lane, tasks in parts.items():
+                        group.create_task(self._ask(lane, tasks, outcomes))
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None
         return outcomes
@@ -186,78 +205,105 @@ class RemoteSimulator:
 
     # ------------------------------------------------------------------ which lane
 
-    def _frames(self, wave: Sequence[Expansion]) -> list[_Frame]:
-        """One a lane. Expansions whose parent is gone are in none."""
-        frames: dict[FleetLane, _Frame] = {}
+    def _by_lane(self, wave: Sequence[Expansion]) -> dict[FleetLane, list[_Task]]:
+        """Expansions that nothing is left to begin with are nobody's."""
+        parts: dict[FleetLane, list[_Task]] = {}
         for number, asked in enumerate(wave):
-            if asked.parent in self._signed:
-                lane = self._idlest(frames)
-            elif isinstance(asked.parent, int) and asked.parent in self._places:
-                lane = self._places[asked.parent].lane
-            else:
+            begin = self._begin(asked)
+            if begin is None:
                 continue
-            frames.setdefault(lane, _Frame(lane)).numbers.append(number)
-        return list(frames.values())
+            parent, asked, detour = begin
+            place = self._places.get(parent)
+            lane = self._idlest(parts) if place is None else place.lane
+            keeps = asked.keep_as is not None and lane not in self._full
+            parts.setdefault(lane, []).append(_Task(number, asked, parent, detour, keeps))
+        return parts
 
-    def _idlest(self, frames: dict[FleetLane, _Frame]) -> FleetLane:
+    def _begin(self, asked: Expansion) -> tuple[int, Expansion, int] | None:
+        """The state to begin with, the expansion as it is from there, and how many steps longer it is."""
+        assert isinstance(asked.parent, int)
+        parent, actions, detour = asked.parent, asked.actions, 0
+        while parent not in self._signed:
+            place = self._places.get(parent)
+            if place is not None and place.is_there:
+                break
+            way = self._ways.get(parent)
+            if way is None:
+                return None
+            parent, detour = way.parent, detour + len(way.actions[0])
+            actions = [np.concatenate(both) for both in zip(way.actions, actions, strict=True)]
+        return parent, asked._replace(actions=actions), detour
+
+    def _idlest(self, parts: dict[FleetLane, list[_Task]]) -> FleetLane:
         """The simulation lane with the least to do in this wave, then with the fewest states."""
-        up = [lane for lane in self._lanes if lane.up] or self._lanes
-        return min(up, key=lambda lane: (len(frames[lane].numbers) if lane in frames else 0, self._num_held[lane]))
+        up = [lane for lane in self._lanes if lane.client_in_use() is not None] or self._lanes
+        return min(up, key=lambda lane: (len(parts.get(lane, ())), self._num_held[lane]))
 
     # ------------------------------------------------------------------ one lane
 
-    async def _ask(self, frame: _Frame, wave: Sequence[Expansion], outcomes: list[Outcome]) -> None:
+    async def _ask(self, lane: FleetLane, tasks: list[_Task], outcomes: list[Outcome]) -> None:
         """Fill in this lane's outcomes. What the store has no room for is asked for again, without keeping it."""
-        lane = frame.lane
         spec = lane.spec
         assert spec is not None
-        left = [(number, self._entry(wave[number], lane, spec)) for number in frame.numbers]
+        left = tasks
         try:
             while left:
-                again: list[tuple[int, SimulateEntry]] = []
-                for part in _parts(left, spec.observation.nbytes if self._wants_obs else 0):
-                    again += await self._ask_part(lane, part, wave, outcomes)
+                again: list[_Task] = []
+                for part in self._frames(left, spec):
+                    again += await self._ask_frame(lane, spec, part, outcomes)
                 left = again
         except LaneLost:
-            for number in frame.numbers:
-                outcomes[number] = Outcome(LANE_LOST)
-            self.counts.lost += len(frame.numbers)
+            for task in tasks:
+                outcomes[task.number] = Outcome(LANE_LOST)
+            self.counts.lost += len(tasks)
 
-    async def _ask_part(
-        self, lane: FleetLane, part: list[tuple[int, SimulateEntry]], wave: Sequence[Expansion], outcomes: list[Outcome]
-    ) -> list[tuple[int, SimulateEntry]]:
-        """One frame; its entries that failed for want of room."""
-        found = await lane.snapshots.simulate([entry for _, entry in part])
+    def _frames(self, tasks: list[_Task], spec: LaneSpec) -> Iterator[list[_Task]]:
+        """In order, each small enough for a frame."""
+        frame: list[_Task] = []
+        size, obs_bytes = 0, spec.observation.nbytes if self._wants_obs else 0
+        for task in tasks:
+            each = max(obs_bytes, len(self._signed.get(task.parent, b"")))
+            if frame and (size + each > FRAME_BYTES or len(frame) == FRAME_ENTRIES):
+                yield frame
+                frame, size = [], 0
+            frame.append(task)
+            size += each
+        yield frame
+
+    async def _ask_frame(
+        self, lane: FleetLane, spec: LaneSpec, tasks: list[_Task], outcomes: list[Outcome]
+    ) -> list[_Task]:
+        """Those that failed for want of room."""
+        client = lane.client_in_use()
+        entries = [self._entry(task, lane, spec) for task in tasks]
+        found = await lane.snapshots.simulate(entries)
         self.counts.frames += 1
-        self.counts.entries += len(part)
+        self.counts.entries += len(tasks)
         rewards = found.rewards if self._reward is None else self._reward(found.rewards)
-        again: list[tuple[int, SimulateEntry]] = []
-        for row, (number, entry) in enumerate(part):
-            status = found.status[row]
-            if status.code == _QUOTA and entry.keep_as is not None:
+        again: list[_Task] = []
+        for row, (task, entry) in enumerate(zip(tasks, entries, strict=True)):
+            status, name = found.status[row], task.asked.keep_as
+            if status.code == _QUOTA and task.keeps:
                 self._full.add(lane)
                 self.counts.unkept += 1
-                again.append((number, replace(entry, keep_as=None)))
-                continue
-            if not status.ok:
-                outcomes[number] = Outcome(status.code.lower())
-                continue
-            outcome = outcomes[number] = _outcome_of(found, row, rewards[row], entry)
-            name = wave[number].keep_as
-            if outcome.kept and name is not None and entry.keep_as is not None:
-                self._places[name] = _Place(lane, entry.keep_as)
-                self._num_held[lane] += 1
+                again.append(task._replace(keeps=False))
+            elif not status.ok:
+                outcomes[task.number] = Outcome(status.code.lower())
+            else:
+                outcome = outcomes[task.number] = _outcome_of(found, row, rewards[row], task)
+                if outcome.kept and name is not None and entry.keep_as is not None:
+                    self._places[name] = _Place(lane, entry.keep_as, client)
+                    self._ways[name] = _Way(task.parent, task.asked.actions)
+                    self._num_held[lane] += 1
         return again
 
-    def _entry(self, asked: Expansion, lane: FleetLane, spec: LaneSpec) -> SimulateEntry:
-        assert isinstance(asked.parent, int)
-        place = self._places.get(asked.parent)
-        keeps = asked.keep_as is not None and lane not in self._full
-        tail = asked.rollout
+    def _entry(self, task: _Task, lane: FleetLane, spec: LaneSpec) -> SimulateEntry:
+        asked, tail = task.asked, task.asked.rollout
+        place = self._places.get(task.parent)
         return SimulateEntry(
-            parent=self._signed[asked.parent] if place is None else place.id,
+            parent=self._signed[task.parent] if place is None else place.id,
             actions=_wire_actions(asked.actions, spec),
-            keep_as=lane.snapshots.new_id() if keeps else None,
+            keep_as=lane.snapshots.new_id() if task.keeps else None,
             rng=_RNG[asked.rng],
             seed=asked.seed,
             rollout=None if tail is None else RolloutTail(tail.steps, tail.discount, tail.seed),
@@ -267,6 +313,7 @@ class RemoteSimulator:
     def _forget(self, names: Iterable[int]) -> None:
         by_lane: dict[FleetLane, list[int]] = {}
         for name in names:
+            self._ways.pop(name, None)
             place = self._places.pop(name, None)
             if place is not None:
                 by_lane.setdefault(place.lane, []).append(place.id)
@@ -318,32 +365,19 @@ def _wire_actions(actions: Sequence[Array], spec: LaneSpec) -> list[Array]:
     return [np.asarray(array).astype(leaf.dtype) for array, leaf in zip(actions, leaves, strict=True)]
 
 
-def _outcome_of(found: Outcomes, row: int, rewards: Array, entry: SimulateEntry) -> Outcome:
-    """Of one entry that succeeded; `rewards` f8 [K]."""
+def _outcome_of(found: Outcomes, row: int, rewards: Array, task: _Task) -> Outcome:
+    """Of a task that succeeded; `rewards` f8 [K]."""
     steps = int(found.steps[row])
+    if task.detour and steps <= task.detour:
+        return Outcome(SNAPSHOT_GONE)  # this time the episode ended on the way to where the state was
     last = int(found.flags[row, steps - 1]) if steps else 0
     return Outcome(
         obs=[leaf[row] for leaf in found.obs] if found.has_obs[row] else (),
-        rewards=rewards[:steps].tolist(),
+        rewards=rewards[task.detour : steps].tolist(),
         terminated=bool(last & TERMINATED),
         truncated=bool(last & TRUNCATED),
         mask=None if found.mask is None else found.mask[row],
         to_play=None if found.to_play is None else int(found.to_play[row]),
-        kept=entry.keep_as is not None and not last,
+        kept=task.keeps and not last,
         rollout_return=float(found.rollout_return[row]),
     )
-
-
-def _parts(left: list[tuple[int, SimulateEntry]], obs_bytes: int) -> Iterator[list[tuple[int, SimulateEntry]]]:
-    """In order, each small enough for a frame."""
-    part: list[tuple[int, SimulateEntry]] = []
-    size = 0
-    for number, entry in left:
-        each = max(obs_bytes, len(entry.parent) if isinstance(entry.parent, bytes) else 0)
-        if part and (size + each > FRAME_BYTES or len(part) == FRAME_ENTRIES):
-            yield part
-            part, size = [], 0
-        part.append((number, entry))
-        size += each
-    if part:
-        yield part
