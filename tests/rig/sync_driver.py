@@ -50,6 +50,7 @@ class SyncDriver:
             row, last = self._one_step(policy)
             rows.append(row)
             ends += [(t, b, last[b]) for b in np.flatnonzero(row["truncated"] & ~row["terminated"])]
+        kept = [np.stack(leaves) for leaves in zip(*(row.pop("kept") for row in rows), strict=True)]
         columns = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name != "version"}
         every = np.ones((num_steps, self._num_envs), np.bool_)
         unroll = Unroll(
@@ -69,6 +70,7 @@ class SyncDriver:
             last_mask=None,
             last_first=self._first.copy(),
             carry=start,
+            kept=kept,
             incarnation=np.zeros_like(every, np.int64),
             **columns,  # type: ignore[arg-type]
         )
@@ -101,6 +103,7 @@ class SyncDriver:
             "log_prob": acted.log_prob,
             "value": acted.value,
             "version": acted.version,
+            "kept": acted.kept,
             "first": self._first,
             "episode": self._episode,
             "t": self._t,
