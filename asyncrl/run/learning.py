@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from asyncrl.buffers.replay import ReplayState
 from asyncrl.config import RunConfig
 from asyncrl.errors import CheckpointMismatch
 from asyncrl.learner.algorithms import open_learner
@@ -18,7 +19,7 @@ from asyncrl.learner.publishing import Published, mailbox_for, publish
 from asyncrl.learner.state_arrays import to_arrays, to_tensors
 from asyncrl.params import ParamMailbox
 from asyncrl.policy import Policy
-from asyncrl.run.checkpoint_parts import Part, Tensors
+from asyncrl.run.checkpoint_parts import Arrays, Blocks, Part, Tensors
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
@@ -31,16 +32,21 @@ class Saved:
 
     arrays: Mapping[str, Array]
     rest: dict[str, Any]  # JSON
+    replay: ReplayState | None = None  # of learners that have one
 
     def parts(self) -> dict[str, Part]:
-        return {"learner": Tensors(self.arrays), "learner_rest": self.rest}
+        parts: dict[str, Part] = {"learner": Tensors(self.arrays), "learner_rest": self.rest}
+        if self.replay is not None:
+            parts["replay"] = Blocks(self.replay.keys, self.replay.read)
+            parts["replay_rest"] = Arrays(self.replay.arrays)
+        return parts
 
     @staticmethod
     def of(parts: Mapping[str, Part]) -> Saved:
         tensors, rest = parts["learner"], parts["learner_rest"]
         assert isinstance(tensors, Tensors)
         assert isinstance(rest, dict)
-        return Saved(tensors.arrays, rest)
+        return Saved(tensors.arrays, rest, _replay_of(parts))
 
 
 class Learning:
@@ -73,14 +79,29 @@ class Learning:
         return self.learner.policy(None, deterministic=deterministic, threads=self.threads.acting)
 
     def save(self) -> Saved:
-        """Copies: the next update writes into what the model holds."""
+        """Copies: the next update writes into what the model holds. What it writes into the replay is copied then."""
         tensors, rest = self.learner.state()
-        return Saved(to_arrays(tensors), rest)
+        replay = self.learner.replay
+        return Saved(to_arrays(tensors), rest, None if replay is None else replay.state())
 
-    def load(self, saved: Saved) -> None:
-        """CheckpointMismatch: the parameters are those of another network."""
+    def load(self, saved: Saved, *, to_act: bool = False) -> None:
+        """CheckpointMismatch: the parameters are those of another network. `to_act`: without what only learning needs,
+        which may be gigabytes."""
         try:
             self.learner.load(to_tensors(saved.arrays), saved.rest)
+            if self.learner.replay is not None and not to_act:
+                if saved.replay is None:
+                    raise LookupError("it has no replay")
+                self.learner.replay.load(saved.replay)
         except (LookupError, RuntimeError, ValueError) as error:
             why = " ".join(str(error).split())[:300]
             raise CheckpointMismatch(f"the checkpoint is of another network than the settings say: {why}") from error
+
+
+def _replay_of(parts: Mapping[str, Part]) -> ReplayState | None:
+    if "replay" not in parts:
+        return None
+    blocks, arrays = parts["replay"], parts["replay_rest"]
+    assert isinstance(blocks, Blocks)
+    assert isinstance(arrays, Arrays)
+    return ReplayState(arrays.arrays, blocks.keys, blocks.read)

@@ -85,5 +85,5 @@ def policy_of(
     assert fleet.spec is not None
     Identity(algorithm, config.env_id, fleet.spec.hash().hex()).check(checkpoint.manifest.identity, checkpoint.path)
     learning = Learning(config, fleet.spec)
-    learning.load(Saved.of(checkpoint.parts))
+    learning.load(Saved.of(checkpoint.parts), to_act=True)
     return learning.frozen_policy(deterministic=deterministic)
