@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from asyncrl.client.lane_context import LaneContext
+from asyncrl.client.loop_lag import LoopLag
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ConfigError
 from asyncrl.wire._generated import env_pb2 as pb
@@ -39,7 +40,9 @@ class FleetConfig:
     per_slot_seeds: bool = False
     masked_reset: bool = False
     render: bool = False
-    snapshots: bool = False
+    snapshots: bool = False  # lanes hold states of their slots, where the environment allows it
+    # Lanes without slots, which only look ahead: `num_envs` of them, with one environment each.
+    simulation: bool = False
     resumable: bool = False
     lanes: int | None = None
     # False: the caller sends the first RESET of each lane. A lane that replaces a lost one is always reset.
@@ -113,10 +116,6 @@ class FleetStats:
         return self.context.duplicates
 
     @property
-    def loop_lag_s(self) -> float:
-        """How late the loop's last timer of a lane ran."""
-        return self.context.loop_lag_s
-
-    @property
-    def loop_lag_max_s(self) -> float:
-        return self.context.loop_lag_max_s
+    def loop_lag(self) -> LoopLag:
+        """How late the loop's timers of the lanes ran."""
+        return self.context.loop_lag

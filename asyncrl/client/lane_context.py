@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from asyncrl.client.lane_stream import WireCounters
+from asyncrl.client.loop_lag import LoopLag
 from asyncrl.client.seams import Clock, Rng
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ServerRefused
@@ -42,11 +43,4 @@ class LaneContext:
     timers: LaneTimers = field(default_factory=LaneTimers)
     counters: WireCounters = field(default_factory=WireCounters)
     duplicates: int = 0
-    loop_lag_s: float = 0.0
-    loop_lag_max_s: float = 0.0
-
-    def saw_lag(self, seconds: float) -> None:
-        """A timer ran so late."""
-        self.loop_lag_s = seconds
-        if seconds > self.loop_lag_max_s:
-            self.loop_lag_max_s = seconds
+    loop_lag: LoopLag = field(default_factory=LoopLag)  # of the lanes' timers

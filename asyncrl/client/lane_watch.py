@@ -64,7 +64,7 @@ class LaneWatch:
     def _tick(self) -> None:
         now = self._clock.now()
         late_s = now - self._tick_due
-        self._context.saw_lag(max(0.0, late_s))
+        self._context.loop_lag.add(max(0.0, late_s))
         if late_s > LATE_S:
             self.beat.forgive(late_s)
             self._pending.forgive(late_s)

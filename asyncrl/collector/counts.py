@@ -62,6 +62,8 @@ class CollectorStats:
 
     steps: int  # of the run: transitions that arrived
     steps_by_lane: Counter[int] = field(default_factory=Counter)
+    episodes_started: int = 0  # whole games; those that have not ended run, or were cut
+    episodes_finished: int = 0
     void_rows: int = 0  # that arrived and were no transitions, or were left out
     nonfinite_steps: int = 0  # left out: something in them was NaN or infinite
     steps_handed: int = 0  # in unrolls that the hand-off took

@@ -28,7 +28,7 @@ from asyncrl.errors import LocalProtocolError
 from asyncrl.keyed_noise import STEP_BITS, row_keys
 from asyncrl.policy import Acted
 from asyncrl.records import Unroll
-from asyncrl.wire.flags import FIRST, NO_TRANSITION
+from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
 
@@ -105,6 +105,7 @@ class LaneDriver:
             self._replied(rows, arrival)
         elif self.phase is Phase.OUT:
             self._rows = self._sieve.opened(rows)
+            self._stats.episodes_started += _started(rows)
             self._enter(Phase.AT_GATE)
             self._owner.lane_at_gate(self)
         else:
@@ -124,7 +125,9 @@ class LaneDriver:
         stats.void_rows += num_void
         stats.steps += num_steps
         stats.steps_by_lane[self.index] += num_steps
+        stats.episodes_started += _started(rows)
         if rows.stats is not None:
+            stats.episodes_finished += len(rows.stats.rows)
             self._owner.episodes_ended(self, rows)
         if not builder.is_complete:
             self._show(builder, rows, now)
@@ -167,7 +170,7 @@ class LaneDriver:
         first = (rows.flags & FIRST) != 0
         obs, mask = builder.observed(rows.obs, rows.mask, first)
         self.phase, self._since = Phase.ACTING, now
-        answer = self._owner.submit(ActRequest(self.index, obs, first, mask, self.carry, self._keys))
+        answer = self._owner.submit(ActRequest(self.index, obs, first, mask, self.carry, self._keys, rows.to_play))
         self._answer = answer
         if answer.done():
             self._answered(answer)
@@ -215,3 +218,8 @@ class LaneDriver:
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self._since = phase, perf_counter()
+
+
+def _started(rows: StepRows) -> int:
+    """Games that begin with these rows: after a lost life the game goes on."""
+    return int(np.count_nonzero((rows.flags & (FIRST | SOFT)) == FIRST))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 POINTS: Final = 400  # of a curve over several seeds
 RETURN: Final = "return"
 EVALUATION: Final = "eval/episodic_return"
+LAG: Final = "async/policy_lag"  # counts; its mean and its maximum are curves
 # What makes no other setting: seeds, places, and what only watches.
 IGNORED: Final = frozenset(
     {"seed", "run_dir", "run_name", "resume", "servers", "tb_style", "track", "keep_checkpoints", "checkpoint_every"}
@@ -38,11 +40,13 @@ class Curve:
 
 @dataclass
 class RunCurves:
-    """One run's curves by name; `return` is the mean over the last 100 episodes."""
+    """One run's curves by name; `return` is the mean over the last 100 episodes. `counts`: by name, how often each
+    value came up in the whole run."""
 
     run: RunDir
     config: dict[str, Any]
     curves: dict[str, Curve] = field(default_factory=dict)
+    counts: dict[str, Counter[int]] = field(default_factory=dict)
 
 
 def read_curves(run: RunDir) -> RunCurves:
@@ -56,6 +60,8 @@ def read_curves(run: RunDir) -> RunCurves:
         for name, value in row.items():
             if name not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
                 points.setdefault(name, []).append((float(row["step"]), float(value)))
+            elif isinstance(value, dict):
+                found.counts.setdefault(name, Counter()).update({int(key): count for key, count in value.items()})
     for name, pairs in points.items():
         array = np.array(sorted(pairs, key=lambda pair: pair[0]))
         found.curves[name] = Curve(array[:, 0], array[:, 1])

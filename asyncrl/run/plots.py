@@ -1,4 +1,6 @@
-"""`plot.png`: return, losses, speed and policy lag of runs over environment steps. Needs matplotlib.
+"""`plot.png`: return, losses, speed and policy lag of runs over environment steps, and how often each lag was.
+
+Needs matplotlib.
 
 * Without matplotlib the error names what to install (test_without_matplotlib_the_error_names_the_extra).
 * Drawing needs no display, and leaves matplotlib's global state alone (test_drawing_leaves_no_state).
@@ -6,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from asyncrl.errors import ConfigError
-from asyncrl.run.curves import EVALUATION, RETURN, Curve, RunCurves, merged, read_curves, settings
+from asyncrl.run.curves import EVALUATION, LAG, RETURN, Curve, RunCurves, merged, read_curves, settings
 from asyncrl.run.run_dir import RunDir
 
 # title -> names, of which those that are there are drawn
@@ -26,6 +29,7 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
     "steps per second": ("charts/SPS",),
     "policy lag, versions": ("async/policy_lag_mean",),
 }
+BARS: Final = "share of steps by policy lag"
 COLUMNS: Final = 3
 MOST_POINTS: Final = 2000  # of one line: more than there are pixels
 
@@ -38,13 +42,19 @@ def plot_runs(runs: Sequence[RunDir], path: Path) -> None:
         raise ConfigError(f"nothing is recorded yet in {', '.join(str(run.path) for run in runs)}")
     groups = settings(found)
     panels = [title for title, names in PANELS.items() if any(name in run.curves for run in found for name in names)]
+    if any(LAG in run.counts for run in found):
+        panels.append(BARS)
     columns = min(COLUMNS, len(panels))
     num_rows = -(-len(panels) // columns)
     figure = figure_module.Figure(figsize=(5.2 * columns, 3.4 * num_rows + 0.6), dpi=110, layout="constrained")
     agg.FigureCanvasAgg(figure)
     figure.suptitle(_title(groups), fontsize=12, x=0.01, ha="left")
     for index, title in enumerate(panels):
-        _draw(figure.add_subplot(num_rows, columns, index + 1), title, groups)
+        axes = figure.add_subplot(num_rows, columns, index + 1)
+        if title == BARS:
+            _bars(axes, groups)
+        else:
+            _draw(axes, title, groups)
     if len(groups) > 1:
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
@@ -63,18 +73,32 @@ def _draw(axes: Any, title: str, groups: Mapping[str, Sequence[RunCurves]]) -> N
                 points = run.curves.get(EVALUATION)
                 if points is not None:
                     axes.plot(points.steps, points.values, "o", ms=3, mfc="white", color=f"C{number % 10}")
-    axes.set_title("return, mean of 100 episodes (o: evaluation)" if title == "return" else title, fontsize=10)
-    axes.set_xlabel("environment steps", fontsize=9)
+    _dress(axes, "return, mean of 100 episodes (o: evaluation)" if title == "return" else title, "environment steps")
     axes.xaxis.set_major_formatter(_steps_text)
     axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(6))
-    axes.tick_params(labelsize=8)
-    axes.grid(alpha=0.25)
     axes.margins(x=0.02)
     if title == "steps per second":
         axes.set_ylim(bottom=0)
     if title == "policy lag, versions":
         top = max(axes.get_ylim()[1], 1.0)
         axes.set_ylim(-0.03 * top, top)  # no lag at all is seen as a line, too
+
+
+def _bars(axes: Any, groups: Mapping[str, Sequence[RunCurves]]) -> None:
+    """Of all seeds of a setting together."""
+    for number, runs in enumerate(groups.values()):
+        counts = sum((run.counts.get(LAG, Counter()) for run in runs), Counter[int]())
+        shares = [counts[lag] / counts.total() for lag in counts]
+        axes.bar(list(counts), shares, width=0.9, color=f"C{number % 10}", alpha=1.0 if len(groups) == 1 else 0.5)
+    axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(8, integer=True))
+    _dress(axes, BARS, "versions between acting and learning")
+
+
+def _dress(axes: Any, title: str, below: str) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(below, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 

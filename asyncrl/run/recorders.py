@@ -30,6 +30,9 @@ class Recorder(Protocol):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Named numbers, as CleanRL names them."""
 
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        """How often each value came up since the last one of that name."""
+
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         """A finished episode: return, steps, and seconds since the run began."""
 
@@ -55,6 +58,9 @@ class Fanout:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._each("scalars", step, values)
+
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        self._each("histogram", step, name, counts)
 
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         self._each("episode", step, ret, length, seconds)
@@ -101,6 +107,9 @@ class BackgroundRecorder:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._put("scalars", step, dict(values))
+
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        self._put("histogram", step, name, dict(counts))
 
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         self._put("episode", step, ret, length, seconds)

@@ -46,6 +46,9 @@ class MonitorFile:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Not in this file."""
 
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        """Not in this file."""
+
     def text(self, step: int, tag: str, text: str) -> None:
         """Not in this file."""
 
@@ -60,7 +63,10 @@ class MonitorFile:
 
 
 class MetricsFile:
-    """Scalars, events and texts: one JSON object a line, with `step` and `time`; numbers that are none as strings."""
+    """Scalars, counts by value, events and texts: one JSON object a line, with `step` and `time`.
+
+    Numbers that are none are strings.
+    """
 
     def __init__(self, path: Path, report: Callable[[str], None], resume_step: int | None = None) -> None:
         if resume_step is not None and path.exists():
@@ -69,6 +75,9 @@ class MetricsFile:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._row(step, {name: _jsonable(float(value)) for name, value in values.items()})
+
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        self._row(step, {name: {str(value): count for value, count in sorted(counts.items())}})
 
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         """In monitor.csv."""

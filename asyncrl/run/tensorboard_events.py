@@ -84,6 +84,24 @@ class TensorBoardRecorder:
         named = [pair for name, value in values.items() for pair in self._named(name, float(value))]
         self._scalars(step, [*named, *self._means()])
 
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        if not counts:
+            return
+        values = range(min(counts), max(counts) + 1)
+        histo = self._summary_pb2.HistogramProto(
+            min=values[0],
+            max=values[-1],
+            num=sum(counts.values()),
+            sum=sum(value * count for value, count in counts.items()),
+            sum_squares=sum(value * value * count for value, count in counts.items()),
+            # A bucket reaches up to its limit from that of the one before: so there is one for each value between.
+            bucket_limit=[value + 0.5 for value in values],
+            bucket=[counts.get(value, 0) for value in values],
+        )
+        self._write(
+            step=step, summary=self._summary_pb2.Summary(value=[self._summary_pb2.Summary.Value(tag=name, histo=histo)])
+        )
+
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         self._window.add(ret, length)
         if self._style != "sb3":

@@ -31,10 +31,12 @@ from asyncrl.config import RunConfig
 from asyncrl.learner.loop import LearnerFailed, LearnerThread, Standing, ThreadWish, Update
 from asyncrl.learner.machine import use_threads
 from asyncrl.learner.schedules import crossings
+from asyncrl.run.curves import LAG
 from asyncrl.run.evaluation import Evaluation
 from asyncrl.run.examining import Examiner
 from asyncrl.run.keeping import Keeper
 from asyncrl.run.learning import Learning, Saved
+from asyncrl.run.measuring import Measuring
 from asyncrl.run.progress import Progress
 from asyncrl.run.recorders import EpisodeWindow, Recorder
 from asyncrl.run.run_log import RunLog
@@ -69,6 +71,7 @@ class Training:
         self.state = "starting"
         self.log = RunLog(recorder, lambda: (self.elapsed_s, self.progress.steps))
         self.metrics: dict[str, float] = {}  # of the last update
+        self._measuring: Measuring | None = None
         self._recorder = recorder
         self._saved = saved
         self._recreate_at = sorted(recreate_at)
@@ -246,6 +249,7 @@ class Training:
             standing=Standing(progress.round, progress.steps),
             wish=ThreadWish(last_round=until, on_hang=self.log.learner_hangs),
         )
+        self._measuring = Measuring(len(fleet.lanes), fleet.stats, collector.stats, self.learner)
         try:
             await collector.run()
         finally:
@@ -280,14 +284,17 @@ class Training:
         assert collector is not None
         assert self.learner is not None
         assert self.examiner is not None
+        assert self._measuring is not None
         before = progress.steps
         progress.round, progress.steps = update.rounds, progress.steps + update.steps
         progress.collector = collector.state()
         self.log.nonfinite_steps(collector.stats.nonfinite_steps)
-        self._measure(update)
+        self.metrics = self._measuring.metrics(update, progress, self.elapsed_s)
         every = self.config.log_every
         if not every or crossings(before, progress.steps, every) or progress.round >= until:
             self._recorder.scalars(progress.steps, self.metrics)
+            if self.config.max_ahead != 0:
+                self._recorder.histogram(progress.steps, LAG, self._measuring.lags())
         if not self.stopping:
             self.examiner.round_ended(before, self.learner)
         if progress.round >= until:
@@ -295,27 +302,6 @@ class Training:
         else:
             # Last: what was asked of the learner above comes before it takes the next round.
             collector.trained(progress.round)
-
-    def _measure(self, update: Update) -> None:
-        progress, collector = self.progress, self.collector
-        assert collector is not None
-        assert self.fleet is not None
-        assert self.learner is not None
-        counts, stats = self.learner.staleness, self.fleet.stats
-        self.metrics = update.metrics | {
-            "charts/SPS": progress.steps / max(self.elapsed_s, 1e-9),
-            "charts/SPS_learner": update.steps / max(update.update_s, 1e-9),
-            "perf/update_s": update.update_s,
-            "perf/wait_s": update.wait_s,
-            "time/wall_s": self.elapsed_s,
-            "async/policy_lag_mean": counts.mean_lag,
-            "async/policy_lag_max": float(max(counts.lags, default=0)),
-            "async/dropped_stale": float(counts.steps_dropped),
-            "async/lost_steps": float(collector.stats.lost_steps),
-            "async/restarts": float(stats.faults["lane_lost"]),
-            "async/reconnects": float(stats.faults["stream_resumed"]),
-            "async/loop_lag_max_ms": 1e3 * stats.loop_lag_max_s,
-        }
 
     def _episodes(self, ended: EpisodesEnded) -> None:
         for value, length in zip(ended.returns.tolist(), ended.lengths.tolist(), strict=True):

@@ -45,9 +45,9 @@ def test_stats_show_what_the_lanes_count() -> None:
     context.counters.bytes_out += 5
     context.duplicates += 1
     for lag in (0.1, 0.7, 0.2):
-        context.saw_lag(lag)
+        context.loop_lag.add(lag)
     assert (stats.frames_in, stats.bytes_out, stats.duplicates) == (3, 5, 1)
-    assert (stats.loop_lag_s, stats.loop_lag_max_s) == (0.2, 0.7)
+    assert (stats.loop_lag.last_s, stats.loop_lag.max_s) == (0.2, 0.7)
 
 
 def test_news_are_no_faults() -> None:

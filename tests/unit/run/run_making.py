@@ -18,6 +18,7 @@ def make_run(path: Path, *, seed: int = 1, scale: float = 1.0, num_steps: int = 
     for step in range(10, num_steps + 1, 10):
         recorder.episode(step, scale * step / 10, 10, step / 100)
         if step % 20 == 0:
+            recorder.histogram(step, "async/policy_lag", {0: 15, step // 20: 5})
             recorder.scalars(step, {"losses/value_loss": 1 / step, "charts/SPS": 100.0, "eval/episodic_return": scale})
     recorder.event(num_steps, "lane_lost", "lane 0")
     recorder.close()

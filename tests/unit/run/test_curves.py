@@ -29,6 +29,13 @@ def test_curves_are_what_was_recorded(tmp_path: Path) -> None:
     assert found["losses/value_loss"].values.tolist() == [1 / step for step in range(20, 101, 20)]
 
 
+def test_counts_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    """What was recorded in portions of twenty steps is added up by value, and is no curve."""
+    found = read_curves(make_run(tmp_path / "x"))
+    assert found.counts == {"async/policy_lag": {0: 75, 1: 5, 2: 5, 3: 5, 4: 5, 5: 5}}
+    assert "async/policy_lag" not in found.curves
+
+
 def test_seeds_are_compared_where_all_of_them_are() -> None:
     """Mean, minimum and maximum of straight lines, from the last beginning to the first end."""
     one = Curve(np.array([0.0, 100.0]), np.array([0.0, 100.0]))

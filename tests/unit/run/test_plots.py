@@ -28,6 +28,20 @@ def test_runs_are_drawn(tmp_path: Path) -> None:
         path.unlink()
 
 
+def test_lags_are_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of all steps of both seeds, one bar a lag; a run in which no lag was counted has no such picture."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.axes import Axes
+
+    drawn: list[tuple[list[int], list[float]]] = []
+    monkeypatch.setattr(Axes, "bar", lambda self, x, height, **style: drawn.append((x, height)))
+    seeds = [make_run(tmp_path / f"seed{seed}", seed=seed, num_steps=40) for seed in (1, 2)]
+    plot_runs(seeds, tmp_path / "plot.png")
+    assert drawn == [([0, 1, 2], [60 / 80, 10 / 80, 10 / 80])]
+    plot_runs([make_run(tmp_path / "short", num_steps=10)], tmp_path / "plot.png")
+    assert len(drawn) == 1
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     """A run that has recorded nothing, and no picture of it."""
     pytest.importorskip("matplotlib")

@@ -26,6 +26,9 @@ class Remembering:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._row(str(dict(values)), step)
 
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        self._row(f"{name} {dict(counts)}", step)
+
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         self._row("episode", step)
 
@@ -54,11 +57,14 @@ def test_rows_arrive_in_order() -> None:
     values = {"a": 1.0}
     recorder.scalars(1, values)
     values["a"] = 2.0
+    counts = {0: 3}
+    recorder.histogram(1, "lag", counts)
+    counts[0] = 4
     recorder.episode(2, 1.0, 1, 0.0)
     recorder.text(3, "tag", "")
     recorder.event(4, "kind", "")
     recorder.close()
-    assert target.rows == [("{'a': 1.0}", 1), ("episode", 2), ("tag", 3), ("kind", 4)]
+    assert target.rows == [("{'a': 1.0}", 1), ("lag {0: 3}", 1), ("episode", 2), ("tag", 3), ("kind", 4)]
     assert target.threads == {"recorder"}
 
 

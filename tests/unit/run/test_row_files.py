@@ -26,6 +26,16 @@ def record(directory: Path, steps: range, resume_step: int | None = None) -> Non
         file.close()
 
 
+def test_counts_are_rows_by_value(tmp_path: Path) -> None:
+    """One object a row under the name, values as keys in their order; they read back."""
+    metrics = MetricsFile(tmp_path / "metrics.jsonl", unexpected)
+    metrics.histogram(7, "async/policy_lag", {10: 1, 0: 31})
+    metrics.close()
+    assert '"async/policy_lag": {"0": 31, "10": 1}}' in (tmp_path / "metrics.jsonl").read_text()
+    (row,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert row["async/policy_lag"] == {"0": 31, "10": 1}
+
+
 def test_the_monitor_is_one_of_stable_baselines(tmp_path: Path) -> None:
     """SB3's own reader finds the rewards, lengths and times, and the environment's name."""
     pytest.importorskip("pandas")

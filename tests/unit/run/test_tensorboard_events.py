@@ -55,6 +55,19 @@ def test_tensorboard_finds_every_scalar(tmp_path: Path) -> None:
     }
 
 
+def test_tensorboard_finds_counts_as_a_histogram(tmp_path: Path) -> None:
+    """Its reader gives one bucket a value, with its count inside, and the moments; nothing to count is no entry."""
+    recorder = TensorBoardRecorder(tmp_path, unexpected)
+    recorder.histogram(16, "async/policy_lag", {3: 4, 0: 10, 1: 2})
+    recorder.histogram(32, "async/policy_lag", {})
+    recorder.close()
+    (event,) = read(tmp_path).Histograms("async/policy_lag")
+    found = event.histogram_value
+    assert event.step == 16
+    assert dict(zip(found.bucket_limit, found.bucket, strict=True)) == {0.5: 10, 1.5: 2, 2.5: 0, 3.5: 4}
+    assert (found.min, found.max, found.num, found.sum, found.sum_squares) == (0, 3, 16, 14, 38)
+
+
 def test_sb3_names_stand_instead(tmp_path: Path) -> None:
     """With means over the last episodes once per change, and what SB3 has no name for under ours."""
     record(tmp_path, "sb3")

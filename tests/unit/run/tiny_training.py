@@ -46,11 +46,15 @@ class Notes:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, float]]] = []
+        self.histograms: list[tuple[int, str, dict[int, int]]] = []
         self.events: list[tuple[str, str]] = []
         self.returns: list[float] = []
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.rows.append((step, dict(values)))
+
+    def histogram(self, step: int, name: str, counts: Mapping[int, int]) -> None:
+        self.histograms.append((step, name, dict(counts)))
 
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         self.returns.append(ret)
