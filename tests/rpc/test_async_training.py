@@ -162,7 +162,7 @@ async def test_a_slow_learner_bounds_the_lag(tmp_path: Path, server: str, monkey
 async def test_the_oldest_rows_are_dropped_not_the_newest(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a cap below what a slow learner makes of it no row is older, and those left out are older than the others."""
+    """With a cap below what a slow learner makes of it no row is older; those left out are older than the others."""
     run = TinyRun(tmp_path, config_of(tmp_path, total_timesteps=32 * 60, max_lag=4))
     watched = Watched(monkeypatch, run)
     await run.run(server)
