@@ -5,8 +5,9 @@ a stack of the newest `stack` frames that starts with zeros. Episodes are trunca
 frames, no-ops of the reset not counted. Nothing clips rewards, and a lost life never restarts a
 game: with `soft_ends` it is reported, and the game goes on.
 
-Invariant: with `noop_max` 0 and no sticky actions the frames of both hosts are equal bit by bit
-(test_native_frames_equal_those_of_the_slots).
+Invariants: with `noop_max` 0 and no sticky actions the frames of both hosts are equal bit by bit
+(test_native_frames_equal_those_of_the_slots); sticky actions are those of ALE, given the same random numbers
+(test_sticky_actions_are_those_of_ale).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
+import numpy as np
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 MAX_FRAMES: Final = 108_000
@@ -63,7 +65,7 @@ class AtariSettings:
             self.env_id,
             disable_env_checker=True,
             frameskip=1,
-            repeat_action_probability=self.repeat_action_probability,
+            repeat_action_probability=0.0,
             full_action_space=self.full_action_space,
             max_num_frames_per_episode=None,
             # AtariPreprocessing fetches its own screens; this is only what the game renders in vain.
@@ -71,6 +73,8 @@ class AtariSettings:
             render_mode=render_mode,
             **options,
         )
+        if self.repeat_action_probability > 0.0:
+            env = StickyActions(env, self.repeat_action_probability)
         env = AtariPreprocessing(
             env,
             noop_max=self.noop_max,
@@ -81,6 +85,30 @@ class AtariSettings:
         env = TimeLimit(env, self.max_episode_steps)
         env = FrameStackObservation(env, self.stack, padding_type="zero")
         return LifeLossSoftEnds(env) if self.soft_ends else env
+
+
+class StickyActions(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Each frame the action of the frame before is repeated with a probability: what ALE does itself, outside of it.
+
+    ALE keeps the action that it repeats to itself: a state of the emulator that is restored does not bring it back.
+    """
+
+    def __init__(self, env: AnyEnv, probability: float) -> None:
+        super().__init__(env)
+        self.probability = probability
+        self.last: Any = 0
+        self.random = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.random = np.random.default_rng([seed, 0x571C])
+        self.last = 0  # NOOP
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self.random.random() >= self.probability:
+            self.last = action
+        return self.env.step(self.last)
 
 
 class LifeLossSoftEnds(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -24,6 +25,8 @@ from envserver import kwargs_schema, listening
 from envserver.config import LauncherName, Quotas, ServerConfig
 from envserver.env_ids import EnvIdCheck
 from envserver.registry import Registry, parse_env_option
+from envserver.snapshots import rules
+from envserver.snapshots.rules import SnapshotRules
 
 DEFAULT_LISTEN = ("127.0.0.1:50051",)
 Repeated: TypeAlias = tyro.conf.UseAppendAction[tuple[str, ...]]
@@ -84,6 +87,12 @@ class Serve:
 
     env_kwargs_schema: Annotated[Repeated, tyro.conf.arg(metavar="NAME=FILE.json")] = ()
     """JSON Schema of the kwargs that clients may send, in place of max_episode_steps and the settings of Atari."""
+
+    snapshots: Annotated[Repeated, tyro.conf.arg(metavar="MODE", help_behavior_hint="(repeatable, default: auto)")] = ()
+    """How states are captured: auto, native, key_state, replay or model:ALIAS; NAME=MODE for one of --env alone."""
+
+    snapshot_key_file: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")] = None
+    """States may leave their lane, signed with this file's bytes; servers with the same file take each other's."""
 
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")] = None
     """Clients have to show one of the tokens in this file; it is read again when it changes."""
@@ -174,8 +183,10 @@ def schedule_for_throughput() -> None:
 
 def config_from(options: Serve) -> ServerConfig:
     """The options as a config; every mistake in them raises a ConfigError that says what to pass instead."""
+    quotas = quotas_from(options.quota)
+    registry = registry_from(options.env, options.env_kwargs_schema)
     config = ServerConfig(
-        registry=registry_from(options.env, options.env_kwargs_schema),
+        registry=with_snapshot_rules(registry, options, quotas),
         num_envs=options.num_envs,
         lanes=options.lanes,
         warm=options.warm,
@@ -187,7 +198,7 @@ def config_from(options: Serve) -> ServerConfig:
         embedded=options.embedded,
         launcher=options.launcher,
         drain_s=options.drain_s,
-        quotas=quotas_from(options.quota),
+        quotas=quotas,
     )
     listening.check(config)
     return config
@@ -205,6 +216,20 @@ def registry_from(envs: Sequence[str], schemas: Sequence[str]) -> Registry:
         schema = kwargs_schema.object_schema(read_schema(path, aliases[name].kwargs))
         aliases[name] = replace(aliases[name], kwargs_schema=schema)
     return Registry(aliases.values())
+
+
+def with_snapshot_rules(registry: Registry, options: Serve, quotas: Quotas) -> Registry:
+    """The aliases, and how states of their environments are captured, bounded and signed."""
+    modes = rules.modes_from(options.snapshots, registry.aliases)
+    if options.snapshot_key_file is not None:
+        key = rules.read_key(options.snapshot_key_file)
+    else:
+        # A server of its client's own has nobody to keep states from, and no other server to share them with.
+        key = secrets.token_bytes(rules.KEY_BYTES) if options.embedded else b""
+    return Registry(
+        replace(alias, snapshots=SnapshotRules(modes[alias.alias], quotas.snapshot_bytes, quotas.snapshots, key))
+        for alias in registry
+    )
 
 
 def read_schema(path: str, fixed: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Quotas:
     lease_s: float = 10.0  # silence of a client for which its stream lives
     resume_window_s: float = 30.0  # a broken stream's lane waits this long
     lane_memory_bytes: int = 2 * GIB
+    snapshot_bytes: int = 512 * MIB  # of a lane
+    snapshots: int = 65_536  # of a lane
     auth_logs_per_s: float = 1.0
 
     def __post_init__(self) -> None:

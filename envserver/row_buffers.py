@@ -104,7 +104,7 @@ class RowBuffers:
         """Copies of what a row shows now: observation per leaf, mask, player."""
         mask = self._mask[row].copy() if self._has_mask else None
         return (
-            [buffer[row].copy() for buffer in self._obs],
+            [np.array(buffer[row]) for buffer in self._obs],
             mask,
             int(self._to_play[row]) if self._has_to_play else None,
         )

@@ -89,8 +89,12 @@ class Fleet:
             if self.config.learner_epoch and sum(offer.free for offer in offers) < self.config.num_envs:
                 # Its own earlier epoch may hold the slots. Whoever else does, the server says so.
                 offers = [offer.with_all() for offer in offers]
-            placed = place(offers, self.config.num_envs, self.config.lanes)
-            opened = [self._add_lane(number, spot.server, spot.fleet_slots) for number, spot in enumerate(placed)]
+            simulation = self.config.simulation
+            placed = place(offers, self.config.num_envs, self.config.num_envs if simulation else self.config.lanes)
+            opened = [
+                self._add_lane(number, spot.server, range(0) if simulation else spot.fleet_slots)
+                for number, spot in enumerate(placed)
+            ]
             for future in opened:
                 await self._until(future)
         except BaseException:

@@ -89,8 +89,8 @@ class FleetLane:
         self._unread_losses = 0
 
     def __repr__(self) -> str:
-        slots = f"{self.fleet_slots[0]}..{self.fleet_slots[-1]}"
-        return f"<FleetLane {self.index} slots {slots} at {self.address or '-'}{'' if self.up else ' (down)'}>"
+        slots = f"slots {self.fleet_slots[0]}..{self.fleet_slots[-1]}" if self.num_slots else "simulation"
+        return f"<FleetLane {self.index} {slots} at {self.address or '-'}{'' if self.up else ' (down)'}>"
 
     # ------------------------------------------------------------------ requests
 
@@ -176,8 +176,10 @@ class FleetLane:
     def lost(self, error: LaneLost, in_flight: int) -> None:
         """The lane that served these slots is gone; each slot will be created anew."""
         self._sink.stats.lost_in_flight += in_flight
-        self._unread_losses += 1
         self._tell("lane_lost", error.cause, error.text)
+        if not self.num_slots:  # no rows, no arrivals: whoever waits for a wave hears of the loss
+            return
+        self._unread_losses += 1
         self._sink.arrived(self._arrival(None, error, self.tracker.episode.copy(), self.tracker.t.copy()))
         self.next_incarnation = self.next_incarnation + 1
 

@@ -99,7 +99,7 @@ class OpenForm:
             resumable=config.resumable,
             render=config.render,
             snapshots=config.snapshots,
-            scratch=int(config.snapshots),
+            scratch=int(config.snapshots or config.simulation),
             client=f"asyncrl {VERSION}",
         )
 
@@ -161,7 +161,7 @@ class LaneKeeper:
         client = LaneClient(self._link, self._form.message(lane, seeds), lane, self._context, lane.tracker)
         lane.attach(client, self._link.address)
         # One round trip from the dial to the first observations.
-        if self._form.config.auto_reset or not self._first:
+        if lane.num_slots and (self._form.config.auto_reset or not self._first):
             client.reset(ResetRequest(None, None if set(seeds) == {None} else seeds, None))
         self._client = client
         try:
@@ -230,15 +230,20 @@ class LaneKeeper:
                 continue
             try:
                 reply = await link.describe()
-                if self._free(link, reply) < self._lane.num_slots and await self._gave_back(link, reply.boot_id):
+                if self._free(link, reply) < self._room and await self._gave_back(link, reply.boot_id):
                     reply = await link.describe()
             except (ConnectionFailed, ServerRefused) as error:
                 reason = error
                 continue
             offered = any(offer.alias == self._form.config.env for offer in reply.envs)
-            if offered and self._free(link, reply) >= self._lane.num_slots:
+            if offered and self._free(link, reply) >= self._room:
                 return link, None
         return None, reason
+
+    @property
+    def _room(self) -> int:
+        """What the lane takes of its server's capacity; a simulation lane has no slots, but an environment."""
+        return self._lane.num_slots or 1
 
     def _free(self, link: ServerLink, reply: pb.DescribeReply) -> int:
         return Offer.of(link.address, reply).free

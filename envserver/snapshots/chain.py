@@ -10,17 +10,17 @@ Invariants: frames are shared between a state and its children and never written
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderEnforcing, TimeLimit
 
 from asyncrl.wire._generated import env_pb2 as pb
-from envserver.atari import LifeLossSoftEnds
+from envserver.atari import LifeLossSoftEnds, StickyActions
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
 from envserver.snapshots.fields import Fields, Misfit, dump_fields, generators_of, load_fields, size_of_fields
-from envserver.snapshots.plain import NotPlain, seed_randomness
+from envserver.snapshots.plain import NotPlain, apply_randomness, randomness_of, seed_randomness
 
 # Of the wrappers that hand on what they wrap, observation and all.
 _TRANSPARENT: Final = (TimeLimit, OrderEnforcing, LifeLossSoftEnds)
@@ -33,8 +33,10 @@ class Part(Protocol):
         """A plain value that is never written into, and about how many bytes it takes."""
         ...
 
-    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
-        """`seed` concerns randomness that is not in the attributes of the layer; the chain sees to the rest."""
+    def restore(self, layer: Any, state: Any) -> None: ...
+
+    def generators(self, layer: Any) -> Iterable[Any]:
+        """The random generators of the layer, in the same order for every layer of its kind."""
         ...
 
     def dump(self, state: Any) -> Any: ...
@@ -52,8 +54,11 @@ class FieldsPart:
         state = self._fields.capture(layer)
         return state, size_of_fields(state)
 
-    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+    def restore(self, layer: Any, state: Any) -> None:
         self._fields.restore(layer, state)
+
+    def generators(self, layer: Any) -> Iterable[Any]:
+        return generators_of(layer)
 
     def dump(self, state: Any) -> Any:
         return dump_fields(state), self._fields.tables
@@ -74,9 +79,12 @@ class AttributesPart:
     def capture(self, layer: Any) -> tuple[Any, int]:
         return tuple(getattr(layer, name) for name in self._names), 64
 
-    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+    def restore(self, layer: Any, state: Any) -> None:
         for name, value in zip(self._names, state, strict=True):
             setattr(layer, name, value)
+
+    def generators(self, layer: Any) -> Iterable[Any]:
+        return ()
 
     def dump(self, state: Any) -> Any:
         return state
@@ -102,11 +110,14 @@ class FramesPart:
         padding = np.array(layer.padding_value)
         return (tuple(queue), padding), sum(frame.nbytes for frame in queue) + padding.nbytes
 
-    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+    def restore(self, layer: Any, state: Any) -> None:
         frames, padding = state
         layer.obs_queue.clear()
         layer.obs_queue.extend(frames)
         layer.padding_value = padding.copy()
+
+    def generators(self, layer: Any) -> Iterable[Any]:
+        return ()
 
     def dump(self, state: Any) -> Any:
         return state
@@ -127,12 +138,15 @@ class ScreensPart:
         screens = [screen.copy() for screen in layer.obs_buffer[: 1 if layer.frame_skip > 1 else 2]]
         return (screens, layer.lives, layer.game_over), sum(screen.nbytes for screen in screens) + 64
 
-    def restore(self, layer: Any, state: Any, seed: int | None) -> None:
+    def restore(self, layer: Any, state: Any) -> None:
         screens, layer.lives, layer.game_over = state
         for screen, saved in zip(layer.obs_buffer, screens, strict=False):
             screen[...] = saved
         if layer.frame_skip > 1:
             layer.obs_buffer[1][...] = 0
+
+    def generators(self, layer: Any) -> Iterable[Any]:
+        return ()
 
     def dump(self, state: Any) -> Any:
         return state
@@ -140,6 +154,27 @@ class ScreensPart:
     def load(self, value: Any) -> Any:
         screens, lives, game_over = value
         return [np.asarray(screen) for screen in screens], lives, game_over
+
+
+class StickyPart:
+    """Sticky actions: the action that may be repeated, and the generator that decides."""
+
+    def capture(self, layer: Any) -> tuple[Any, int]:
+        return (int(layer.last), randomness_of(layer.random)), 464
+
+    def restore(self, layer: Any, state: Any) -> None:
+        layer.last, generator = state
+        layer.random = apply_randomness(generator, layer.random)
+
+    def generators(self, layer: Any) -> Iterable[Any]:
+        return (layer.random,)
+
+    def dump(self, state: Any) -> Any:
+        return state
+
+    def load(self, value: Any) -> Any:
+        last, generator = value
+        return int(last), generator
 
 
 def part_for(layer: AnyEnv) -> Part:
@@ -151,6 +186,8 @@ def part_for(layer: AnyEnv) -> Part:
         return AttributesPart("_has_reset")
     if kind is LifeLossSoftEnds:
         return AttributesPart("_lives")
+    if kind is StickyActions:
+        return StickyPart()
     if kind is FrameStackObservation:
         return FramesPart()
     return ScreensPart() if kind is AtariPreprocessing else FieldsPart()
@@ -185,11 +222,12 @@ class ChainCodec:
         layers = self._layers(env)
         try:
             for layer, part, saved in zip(layers, self._parts, state, strict=True):
-                part.restore(layer, saved, seed)
+                part.restore(layer, saved)
         except (Misfit, ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadState(f"{type(layer).__name__}: {error}") from None
         if seed is not None:
-            reseed(layers, seed)
+            parts = zip(layers, self._parts, strict=True)
+            reseed([generator for layer, part in parts for generator in part.generators(layer)], seed)
         return env
 
     def observe(self, env: AnyEnv) -> Any:
@@ -217,11 +255,15 @@ class ChainCodec:
         return layers
 
 
-def reseed(layers: Sequence[Any], seed: int) -> None:
-    """Begin every random generator among the attributes of the layers anew."""
+def reseed(generators: Iterable[Any], seed: int) -> None:
+    """Begin random generators anew, each with a stream of its own."""
     seen: set[int] = set()
-    for layer in layers:
-        for generator in generators_of(layer):
-            if id(generator) not in seen:
-                seen.add(id(generator))
-                seed_randomness(generator, seed, len(seen))
+    for generator in generators:
+        if id(generator) not in seen:
+            seen.add(id(generator))
+            seed_randomness(generator, seed, len(seen))
+
+
+def reseed_all(env: AnyEnv, seed: int) -> None:
+    """Begin every random generator among the attributes of an environment and its wrappers anew."""
+    reseed((generator for layer in layers_of(env) for generator in generators_of(layer)), seed)

@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.utils import EzPickle
 
 from asyncrl.wire._generated import env_pb2 as pb
-from envserver.snapshots.chain import reseed
+from envserver.snapshots.chain import reseed_all
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
 
 # Nobody can tell what a copied object takes. What is charged for it keeps their number down.
@@ -44,7 +44,7 @@ class CopyCodec:
         # The environment that is replaced is not closed: copies may share with it what closing takes away.
         restored = copied_env(state)
         if seed is not None:
-            reseed(layers_of(restored), seed)
+            reseed_all(restored, seed)
         return restored
 
     def observe(self, env: AnyEnv) -> Any:

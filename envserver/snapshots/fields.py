@@ -37,8 +37,8 @@ _FIXED: Final = (
     np.ufunc,
     logging.Logger,
 )
-# A cache of Gymnasium's, filled on first use and different before and after.
-_SKIPPED: Final = frozenset({"env", "_cached_spec"})
+# Gymnasium's own: a cache that is filled on first use, and what a constructor was called with.
+_SKIPPED: Final = frozenset({"env", "_cached_spec", "_saved_kwargs"})
 
 
 _SPECIAL: Final = frozenset({"__slots__", "__new__", "__setstate__", "__deepcopy__", "__getnewargs__"})

@@ -15,8 +15,8 @@ import gymnasium
 import numpy as np
 
 from asyncrl.wire._generated import env_pb2 as pb
-from envserver.snapshots.chain import reseed
-from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
+from envserver.snapshots.chain import reseed_all
+from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture
 from envserver.snapshots.plain import copied, size_of
 
 MAX_EVENTS: Final = 1_000_000
@@ -63,7 +63,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reseed(self, seed: int) -> None:
         """Begin every generator anew, as part of the episode."""
         assert self.past is not None
-        reseed(layers_of(self.env), seed)
+        reseed_all(self.env, seed)
         self.past = Past("reseed", seed, self.past, self.past.length + 1)
 
     def go_to(self, past: Past) -> None:
@@ -78,7 +78,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             elif event.kind == "act":
                 self.env.step(copied(event.value))
             else:
-                reseed(layers_of(self.env), event.value)
+                reseed_all(self.env, event.value)
             self.past = event
 
 

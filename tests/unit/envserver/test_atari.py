@@ -7,10 +7,69 @@ from pathlib import Path
 from typing import Any
 
 import ale_py  # noqa: F401  registers the ids
+import gymnasium
+import numpy as np
 import pytest
 from ale_py import roms
 
-from envserver.atari import SOFT_END, AtariSettings, rom_md5
+from envserver.atari import SOFT_END, AtariSettings, StickyActions, rom_md5
+
+
+def sticky_of(env: Any) -> StickyActions:
+    while not isinstance(env, StickyActions):
+        env = env.env
+    return env
+
+
+class Draws:
+    """The random numbers that ALE is about to draw for its sticky actions, read from a state of the emulator: two a
+    frame, one for each player."""
+
+    def __init__(self, ale: Any) -> None:
+        words = ale.cloneState(include_rng=True).serialize()[:-8].split(b" ")[-625:]
+        words[0] = words[0][-10:].lstrip(bytes(range(32)))
+        self._bits = np.random.RandomState()
+        self._bits.set_state(("MT19937", np.array(words[:624], np.uint64).astype(np.uint32), int(words[624]), 0, 0.0))
+
+    def random(self) -> float:
+        first, _ = np.frombuffer(self._bits.bytes(8), "<u4")
+        return float(first) / 2**32
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.75])
+def test_sticky_actions_are_those_of_ale(probability: float) -> None:
+    """Given the random numbers that ALE itself draws, every frame's memory is that of ALE's own sticky actions."""
+    made = [
+        gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=each, disable_env_checker=True)
+        for each in (probability, 0.0)
+    ]
+    for env in made:
+        env.reset(seed=5)
+    theirs, ours = made[0].unwrapped, StickyActions(made[1], probability)
+    games: list[Any] = [theirs, ours.unwrapped]
+    ours.reset()
+    games[1].ale.restoreState(games[0].ale.cloneState())
+    ours.random = Draws(games[0].ale)  # type: ignore[assignment]
+    for action in np.random.default_rng(0).integers(4, size=300).tolist():
+        theirs.step(action)
+        ours.step(action)
+        assert games[0].ale.getRAM().tobytes() == games[1].ale.getRAM().tobytes()
+
+
+def test_sticky_actions_follow_the_seed() -> None:
+    """The same seed repeats the same frames; an unseeded reset goes on with the same stream."""
+    env = AtariSettings.of("ALE/Pong-v5", {"noop_max": 0}).make(None)
+
+    def play(seed: int) -> list[Any]:
+        found = []
+        for given in (seed, None):
+            env.reset(seed=given)
+            found.append([env.step(2 + step % 2)[0].tobytes() for step in range(40)])
+        return found
+
+    assert play(1) == play(1)
+    assert play(1) != play(2)
+    assert play(1)[0] != play(1)[1]
 
 
 def test_what_is_not_said_is_as_registered() -> None:
@@ -29,11 +88,12 @@ def test_unknown_settings_are_refused() -> None:
 
 
 def test_the_settings_reach_the_game() -> None:
-    """Mode, difficulty, action set and sticky actions are the simulator's own."""
+    """Mode, difficulty and action set are the simulator's own; sticky actions are outside of it."""
     settings = {"mode": 4, "difficulty": 1, "full_action_space": True, "repeat_action_probability": 0.5}
     env = AtariSettings.of("ALE/Breakout-v5", {**settings, "stack": 2, "screen_size": 30}).make(None)
     game: Any = env.unwrapped
-    assert game.ale.getFloat("repeat_action_probability") == 0.5
+    assert game.ale.getFloat("repeat_action_probability") == 0.0
+    assert sticky_of(env).probability == 0.5
     assert (game._game_mode, game._game_difficulty, game.action_space.n) == (4, 1, 18)
     assert env.observation_space.shape == (2, 30, 30)
     env.close()
