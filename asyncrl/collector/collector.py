@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from asyncrl.buffers.handoff import Handoff, HandoffStopped
 from asyncrl.client.fleet import Fleet
 from asyncrl.collector.act_batcher import ActBatcher
+from asyncrl.collector.acting import Actor
 from asyncrl.collector.counts import CollectorConfig, CollectorState, CollectorStats, EpisodesEnded
 from asyncrl.collector.joining import ActRequest
 from asyncrl.collector.lane_driver import LaneDriver, Phase
@@ -43,7 +44,9 @@ class Collector:
         config: CollectorConfig,
         state: CollectorState,
         on_episodes: Callable[[EpisodesEnded], None] = lambda ended: None,
+        make_actor: Callable[[], Actor] | None = None,
     ) -> None:
+        """`make_actor`: who acts in place of a batcher of the policy."""
         if fleet.config.autoreset == "disabled":
             raise ConfigError("autoreset disabled leaves every slot at its first end: collect with another")
         if len(state.act_steps) != fleet.num_envs:
@@ -60,7 +63,8 @@ class Collector:
         self._blocked: set[int] = set()  # lanes whose unroll waits for room, in async mode
         self._outbox: deque[list[Unroll]] = deque()  # at most one unroll a lane and round
         self._posted = asyncio.Event()
-        self._batcher: ActBatcher | None = None
+        self._make_actor = make_actor or self._make_batcher
+        self._actor: Actor | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # ------------------------------------------------------------------ what its owner does
@@ -71,33 +75,35 @@ class Collector:
         Raises what ended it otherwise: an error of the fleet, of the policy, or the one the hand-off was stopped with.
         Then, and when cancelled, no task, thread or pending action is left; the fleet stays open.
         """
-        if self._batcher is not None:
+        if self._actor is not None:
             raise LocalProtocolError("a collector runs once")
-        config, num_lanes = self.config, len(self._drivers)
-        self._batcher = ActBatcher(
+        async with self._make_actor() as self._actor:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(self._guard(work))
+                        for work in (self._receive(), self._put(), self._handoff.stopped())
+                    ]
+                    await asyncio.wait([self._ended])
+                    for task in tasks:
+                        task.cancel()
+            finally:
+                self.stop()
+                self._drop_what_is_held()
+        error = self._ended.exception()
+        if error is not None:
+            raise error
+
+    def _make_batcher(self) -> ActBatcher:
+        config = self.config
+        return ActBatcher(
             self._policy,
-            num_lanes,
+            len(self._drivers),
             config.fire_at,
             config.act_deadline_s,
             num_groups=config.act_groups,
             on_loop=config.act_on_loop,
         )
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._guard(work))
-                    for work in (self._receive(), self._put(), self._handoff.stopped())
-                ]
-                await asyncio.wait([self._ended])
-                for task in tasks:
-                    task.cancel()
-        finally:
-            self.stop()
-            self._drop_what_is_held()
-            await self._batcher.close()
-            error = self._ended.exception()
-        if error is not None:
-            raise error
 
     def stop(self) -> None:
         """`run` returns soon; unrolls that are not complete are dropped."""
@@ -165,8 +171,8 @@ class Collector:
     # ------------------------------------------------------------------ what lanes tell
 
     def submit(self, request: ActRequest) -> asyncio.Future[Acted]:
-        assert self._batcher is not None
-        return self._batcher.submit(request)
+        assert self._actor is not None
+        return self._actor.submit(request)
 
     def fail(self, error: BaseException) -> None:
         """`run` raises it."""
@@ -204,7 +210,7 @@ class Collector:
 
     def _begin(self, drivers: Iterable[LaneDriver]) -> None:
         """Of these lanes those begin that are at the gate and may."""
-        if self._ended.done() or self._batcher is None:
+        if self._ended.done() or self._actor is None:
             return
         free = [
             driver
@@ -219,8 +225,8 @@ class Collector:
             driver.begin(self._rounds.begin(driver.index))
 
     def _expect(self, driver: LaneDriver, coming: bool) -> None:
-        assert self._batcher is not None
-        self._batcher.expect(driver.index, coming)
+        assert self._actor is not None
+        self._actor.expect(driver.index, coming)
 
     def _hand_over(self, batches: list[list[Unroll]]) -> None:
         for unrolls in batches:

@@ -24,6 +24,7 @@ class ActRequest(NamedTuple):
     mask: Array | None = None  # b1 [B, mask_size]
     carry: Sequence[Array] = ()  # per carry leaf [B, *shape]
     keys: Array | None = None  # u8 [B]: of the rows' noise
+    to_play: Array | None = None  # i4 [B]; None: a single player. Policies are not shown it, searches are
 
 
 class Joiner:
@@ -39,12 +40,18 @@ class Joiner:
         if len(requests) == 1:
             (one,) = requests
             return [policy.act(one.obs, one.mask, one.first, one.carry, one.keys)]
+        all_rows = self.join(requests)
+        acted = policy.act(all_rows.obs, all_rows.mask, all_rows.first, all_rows.carry, all_rows.keys)
+        return split(acted, [len(request.first) for request in requests])
+
+    def join(self, requests: Sequence[ActRequest]) -> ActRequest:
+        """The rows of all as those of one, that of the first lane; valid until the next call."""
         obs = self._join_leaves("obs", [request.obs for request in requests])
         first = self._join("first", [request.first for request in requests])
         carry = self._join_leaves("carry", [request.carry for request in requests])
-        keys = self._join_keys(requests)
-        acted = policy.act(obs, self._join_masks(requests), first, carry, keys)
-        return _split(acted, [len(request.first) for request in requests])
+        keys = self._join_if_all("keys", [request.keys for request in requests])
+        to_play = self._join_if_all("to_play", [request.to_play for request in requests])
+        return ActRequest(requests[0].lane, obs, first, self._join_masks(requests), carry, keys, to_play)
 
     def _join(self, name: str, parts: Sequence[Array]) -> Array:
         """[B_i, *shape] each -> [sum of B_i, *shape], valid until the next call with this name."""
@@ -70,13 +77,13 @@ class Joiner:
         ]
         return self._join("mask", parts)
 
-    def _join_keys(self, requests: Sequence[ActRequest]) -> Array | None:
-        """u8 [N], if all lanes have keys."""
-        parts = [request.keys for request in requests if request.keys is not None]
-        return self._join("keys", parts) if len(parts) == len(requests) else None
+    def _join_if_all(self, name: str, parts: Sequence[Array | None]) -> Array | None:
+        """[N], if all lanes have it."""
+        there = [part for part in parts if part is not None]
+        return self._join(name, there) if len(there) == len(parts) else None
 
 
-def _split(acted: Acted, sizes: Sequence[int]) -> list[Acted]:
+def split(acted: Acted, sizes: Sequence[int]) -> list[Acted]:
     """Views of each lane's rows."""
     parts: list[Acted] = []
     start = 0

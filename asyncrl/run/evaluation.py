@@ -12,7 +12,7 @@ Invariants: exactly as many episodes count as were asked for, evenly over the sl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,12 +21,15 @@ import numpy as np
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.act_batcher import ActBatcher
+from asyncrl.collector.acting import Actor
 from asyncrl.collector.joining import ActRequest
 from asyncrl.keyed_noise import row_keys
 from asyncrl.policy import Acted, Policy
 from asyncrl.wire.flags import FIRST
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
+
+OnEpisode = Callable[[float, int], None]  # return and length
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class _LaneScore:
     def complete(self) -> bool:
         return all(len(got) >= want for got, want in zip(self.returns, self.wanted, strict=True))
 
-    def add(self, rows: StepRows) -> None:
+    def add(self, rows: StepRows, on_episode: OnEpisode) -> None:
         if rows.stats is None:
             return
         stats = rows.stats
@@ -71,6 +74,7 @@ class _LaneScore:
             if len(self.returns[row]) < self.wanted[row]:
                 self.returns[row].append(value)
                 self.lengths[row].append(length)
+                on_episode(value, length)
 
 
 def shares(episodes: int, num_slots: int) -> list[int]:
@@ -84,16 +88,23 @@ async def evaluate(fleet: Fleet, policy: Policy, episodes: int, seed: int) -> Ev
     Cancelled, it leaves the fleet with requests in flight: close it. Raises what the fleet and the policy raise.
     """
     async with ActBatcher(policy, len(fleet.lanes)) as batcher:
-        game = _Game(fleet, batcher, shares(episodes, fleet.num_envs), seed)
-        return await game.play()
+        return await evaluate_actor(fleet, batcher, episodes, seed)
+
+
+async def evaluate_actor(
+    fleet: Fleet, actor: Actor, episodes: int, seed: int, on_episode: OnEpisode = lambda ret, length: None
+) -> Evaluation:
+    """`evaluate` of whoever acts for all lanes of the fleet; `on_episode` hears of those that count, as they end."""
+    return await _Game(fleet, actor, shares(episodes, fleet.num_envs), seed, on_episode).play()
 
 
 class _Game:
     """One evaluation."""
 
-    def __init__(self, fleet: Fleet, batcher: ActBatcher, wanted: Sequence[int], seed: int) -> None:
+    def __init__(self, fleet: Fleet, actor: Actor, wanted: Sequence[int], seed: int, on_episode: OnEpisode) -> None:
         self._fleet = fleet
-        self._batcher = batcher
+        self._actor = actor
+        self._on_episode = on_episode
         self._seed = seed
         self._scores = [_LaneScore.of([wanted[slot] for slot in lane.fleet_slots]) for lane in fleet.lanes]
         self._answers: dict[int, asyncio.Future[Acted]] = {}  # what each lane waits for
@@ -101,7 +112,9 @@ class _Game:
 
     async def play(self) -> Evaluation:
         for lane in self._fleet.lanes:
-            if not self._scores[lane.index].complete:
+            if self._scores[lane.index].complete:
+                self._actor.expect(lane.index, False)
+            else:
                 lane.reset(seeds=[self._seed + int(slot) for slot in lane.fleet_slots])
         async with asyncio.TaskGroup() as group:
             receiving = group.create_task(self._receive())
@@ -124,13 +137,19 @@ class _Game:
             while not all(score.complete for score in self._scores):
                 arrival = await self._fleet.recv()
                 if arrival.rows is None:
-                    self._answers.pop(arrival.lane.index, None)  # actions for a lane that is no more
+                    self._lost(arrival.lane)
                 else:
                     self._take(arrival.lane, arrival.rows)
         except Exception as error:
             self._end(error)
         else:
             self._end(None)
+
+    def _lost(self, lane: FleetLane) -> None:
+        answer = self._answers.pop(lane.index, None)
+        if answer is not None:
+            answer.cancel()  # actions for a lane that is no more
+        self._actor.expect(lane.index, False)
 
     def _end(self, error: Exception | None) -> None:
         if self._over.done():
@@ -142,13 +161,15 @@ class _Game:
 
     def _take(self, lane: FleetLane, rows: StepRows) -> None:
         score = self._scores[lane.index]
-        score.add(rows)
+        score.add(rows, self._on_episode)
         if score.complete:
+            self._actor.expect(lane.index, False)
             return
         keys = row_keys(lane.fleet_slots, np.full(lane.num_slots, score.steps))
         score.steps += 1
         first = (rows.flags & FIRST) != 0
-        answer = self._batcher.submit(ActRequest(lane.index, rows.obs, first, rows.mask, score.carry, keys))
+        self._actor.expect(lane.index, True)  # it may have been lost before
+        answer = self._actor.submit(ActRequest(lane.index, rows.obs, first, rows.mask, score.carry, keys, rows.to_play))
         self._answers[lane.index] = answer
         answer.add_done_callback(partial(self._acted, lane))
 
