@@ -1,0 +1,307 @@
+"""`SearchActor`: acts for the lanes of a fleet by looking ahead from their slots.
+
+It stands where an act batcher stands. Neighbouring lanes form groups. Once all expected lanes of a group wait, the
+states of their slots are taken, one search runs from all of them, and each lane gets its actions. The policy, where
+there is one, judges the leaves of a wave in one forward, in the inference thread.
+
+Invariants: actions follow from the seed and the keys of the rows, whatever order lanes come in
+(test_searched_actions_follow_from_the_keys); an action has the probability that is told, and what is not searched has
+no weight (test_what_is_told_of_an_action_is_true); a lane that is lost costs no other lane its actions
+(test_a_lost_lane_costs_no_other_its_actions); nothing is left behind (test_a_searching_actor_leaves_nothing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+from asyncrl.client.fleet_lane import FleetLane
+from asyncrl.collector.act_batcher import ActBatcher, ActingStopped
+from asyncrl.collector.joining import ActRequest, Joiner, split
+from asyncrl.errors import LaneLost, LocalProtocolError
+from asyncrl.keyed_noise import STEP_BITS, uniform
+from asyncrl.policy import Acted, Policy
+from asyncrl.records import Array
+from asyncrl.search import Root, SearchConfig, SearchResult, search
+from asyncrl.search.remote import RemoteSimulator, first_action, num_actions
+from asyncrl.wire.flags import RowState
+from asyncrl.wire.spec import LaneSpec
+
+_SHARE: Final = 0x5EA2C4  # noise of its own, for which rows are searched
+_STEPS: Final = np.uint64((1 << STEP_BITS) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchWish:
+    """How a `SearchActor` looks ahead, and what it makes of it."""
+
+    plan: Callable[[int], SearchConfig]  # by how often a slot has acted
+    seed: int = 0
+    num_groups: int = 1  # of lanes that are searched together
+    acts: bool = True  # play what the search found; False: what the policy drew
+    share: float = 1.0  # of rows that are searched; without `acts`
+    keeps: bool = False  # targets for the learner, as `Acted.kept`: see `SearchActor`
+    reward: Callable[[Array], Array] | None = None  # from raw rewards to those that values are of
+    brief: bool = False  # forwards on the loop
+
+
+@dataclass
+class SearchStats:
+    """Since the actor was made."""
+
+    roots: int = 0
+    simulations: int = 0  # that came back
+    failures: Counter[str] = field(default_factory=Counter)
+    searching_s: float = 0.0  # with at least one search under way
+
+
+class _Waiter(NamedTuple):
+    request: ActRequest
+    answer: asyncio.Future[Acted]
+
+
+class PolicyJudge:
+    """The policy as a search's evaluator. Its `Acted.kept` are the logits, or K actions and what they weigh."""
+
+    def __init__(self, batcher: ActBatcher, lane: int) -> None:
+        self._batcher, self._lane = batcher, lane
+        self.version = 0
+
+    async def __call__(self, obs: Sequence[Array], mask: Array | None, to_play: Array | None) -> tuple[Array, Array]:
+        """See `Evaluate`. Cancelled, it drops the rows."""
+        request = ActRequest(self._lane, obs, np.zeros(len(obs[0]), np.bool_), mask)
+        acted = await self._batcher.submit(request)
+        self.version = acted.version
+        return acted.kept[0], acted.value
+
+
+class SearchActor:
+    """Use it as an async context manager. Where it `keeps`, `Acted.kept` are, for N rows of A actions:
+
+    the policy that the search recommends, f4 [N, A]; its weight, f4 [N]: 1 where there was a search, else 0; and
+    the player to move, f4 [N]: 1, or -1 for the second one.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[FleetLane],
+        wish: SearchWish,
+        policy: Policy | None,
+        simulation_lanes: Sequence[FleetLane] = (),
+    ) -> None:
+        spec = lanes[0].spec
+        assert spec is not None
+        self.stats = SearchStats()
+        self.simulator = RemoteSimulator(simulation_lanes, wants_obs=policy is not None, reward=wish.reward)
+        self._lanes, self._wish, self._policy, self._spec = lanes, wish, policy, spec
+        self._num_groups = min(wish.num_groups, len(lanes))
+        self._expected = [True] * len(lanes)
+        self._waiting: list[dict[int, _Waiter]] = [{} for _ in range(self._num_groups)]
+        self._answers: dict[int, asyncio.Future[Acted]] = {}
+        self._joiners = [Joiner() for _ in range(self._num_groups)]
+        self._batcher: ActBatcher | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()  # at most one a group
+        self._since = 0.0
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        if self._policy is not None:
+            groups = self._num_groups
+            self._batcher = ActBatcher(self._policy, groups, num_groups=groups, on_loop=self._wish.brief)
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Searches are cancelled and whoever waits hears of it. Cancelled, it leaves the forward to its thread."""
+        self._closed = True
+        for task in self._running:
+            task.cancel()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(ActingStopped("the search was closed"))
+                answer.exception()  # not everybody asks
+        assert self._tasks is not None
+        try:
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            if self._batcher is not None:
+                await self._batcher.close()
+
+    # ------------------------------------------------------------------ Actor
+
+    def submit(self, request: ActRequest) -> asyncio.Future[Acted]:
+        """See `Actor`."""
+        if self._closed or self._tasks is None:
+            raise ActingStopped("the search is closed")
+        earlier = self._answers.get(request.lane)
+        if earlier is not None and not earlier.done():
+            raise LocalProtocolError(f"lane {request.lane} waits for its actions already")
+        answer: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
+        self._answers[request.lane] = answer
+        group = self._group_of(request.lane)
+        self._waiting[group][request.lane] = _Waiter(request, answer)
+        self._begin(group)
+        return answer
+
+    def expect(self, lane: int, coming: bool) -> None:
+        """See `Actor`."""
+        if self._expected[lane] is not coming:
+            self._expected[lane] = coming
+            self._begin(self._group_of(lane))
+
+    def _group_of(self, lane: int) -> int:
+        return lane * self._num_groups // len(self._lanes)
+
+    def _begin(self, group: int) -> None:
+        """Search, if all of a group wait. Those whose answer nobody wants any more do not."""
+        if self._closed or self._tasks is None:
+            return
+        found = self._waiting[group]
+        waiting = {lane: waiter for lane, waiter in found.items() if not waiter.answer.done()}
+        coming = [lane for lane, expected in enumerate(self._expected) if expected and self._group_of(lane) == group]
+        if not waiting or any(lane not in waiting for lane in coming):
+            return
+        self._waiting[group] = {}
+        if not self._running:
+            self._since = time.perf_counter()
+        task = self._tasks.create_task(self._act(group, [waiting[lane] for lane in sorted(waiting)]))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not self._running:
+            self.stats.searching_s += time.perf_counter() - self._since
+
+    # ------------------------------------------------------------------ a group
+
+    async def _act(self, group: int, batch: list[_Waiter]) -> None:
+        try:
+            acted = await self._found(group, [request for request, _ in batch])
+        except Exception as error:  # the waiters raise it
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, answer), part in zip(batch, acted, strict=True):
+            if not answer.done():
+                answer.set_result(part)
+
+    async def _found(self, group: int, requests: Sequence[ActRequest]) -> list[Acted]:
+        joined = self._joiners[group].join(requests)
+        judge = None if self._batcher is None else PolicyJudge(self._batcher, group)
+        drawn: Acted | None = None
+        if not self._wish.acts:
+            assert self._batcher is not None
+            drawn = await self._batcher.submit(joined._replace(lane=group))
+        which = self._chosen(requests, joined)
+        roots, places = await self._roots(requests, which)
+        try:
+            results = await self._search(roots, judge, joined, places)
+        finally:
+            self.simulator.give_back(roots)
+        version = judge.version if judge is not None else 0
+        acted = self._acted(joined, places, results, version) if drawn is None else drawn
+        if self._wish.keeps:
+            acted = acted._replace(kept=_targets(joined, places, results, num_actions(self._spec)))
+        return split(acted, [len(request.first) for request in requests])
+
+    def _chosen(self, requests: Sequence[ActRequest], joined: ActRequest) -> Array:
+        """b1 [N]: rows to search from."""
+        states = np.concatenate([self._lanes[request.lane].tracker.state for request in requests])
+        running: Array = states == RowState.RUNNING
+        if self._wish.share < 1.0:
+            assert joined.keys is not None
+            running &= uniform(self._wish.seed ^ _SHARE, joined.keys, 1)[:, 0] < self._wish.share
+        return running
+
+    async def _roots(self, requests: Sequence[ActRequest], which: Array) -> tuple[list[Root], list[int]]:
+        """Roots, and their rows. Lanes that are lost have none."""
+        jobs: list[asyncio.Task[list[Root]]] = []
+        rows_of: list[list[int]] = []
+        start = 0
+        async with asyncio.TaskGroup() as group:
+            for request in requests:
+                end = start + len(request.first)
+                rows = np.flatnonzero(which[start:end]).tolist()
+                jobs.append(group.create_task(self._roots_of(request, rows)))
+                rows_of.append([start + row for row in rows])
+                start = end
+        found = [(job.result(), rows) for job, rows in zip(jobs, rows_of, strict=True)]
+        roots = [root for lane_roots, _ in found for root in lane_roots]
+        return roots, [row for lane_roots, rows in found if lane_roots for row in rows]
+
+    async def _roots_of(self, request: ActRequest, rows: list[int]) -> list[Root]:
+        if not rows:
+            return []
+        lane = self._lanes[request.lane]
+        try:
+            return await self.simulator.take(lane, request.obs, rows, mask=request.mask, to_play=request.to_play)
+        except LaneLost:
+            return []
+
+    async def _search(
+        self, roots: Sequence[Root], judge: PolicyJudge | None, joined: ActRequest, places: Sequence[int]
+    ) -> list[SearchResult]:
+        if not roots:
+            return []
+        assert joined.keys is not None
+        keys = joined.keys[list(places)]
+        config = self._wish.plan(int((keys & _STEPS).max()))
+        rng = np.random.default_rng([self._wish.seed, *keys.tolist()])
+        results = await search(roots, self.simulator, judge, config, rng)
+        stats = self.stats
+        stats.roots += len(roots)
+        for result in results:
+            stats.simulations += result.num_simulations
+            stats.failures += result.failures
+        return results
+
+    def _acted(self, joined: ActRequest, places: Sequence[int], results: Sequence[SearchResult], version: int) -> Acted:
+        """What the searches found; of rows without one any legal action, as nothing comes of it."""
+        rows = len(joined.first)
+        action = _some_action(joined, self._spec)
+        log_prob, value = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
+        enumerated = num_actions(self._spec) > 0
+        for row, result in zip(places, results, strict=True):
+            if enumerated:
+                action[0][row] = result.action + first_action(self._spec)
+            else:
+                for leaf, chosen in zip(action, result.chosen, strict=True):
+                    leaf[row] = chosen
+            if result.behavior is not None:
+                log_prob[row] = math.log(result.behavior[result.action])
+            value[row] = result.root_value
+        return Acted(action, log_prob, value, version)
+
+
+def _some_action(joined: ActRequest, spec: LaneSpec) -> list[Array]:
+    """Per leaf [N, *shape]: the first that is allowed."""
+    rows = len(joined.first)
+    if num_actions(spec):
+        choice = np.zeros(rows, np.int64) if joined.mask is None else joined.mask.argmax(1)
+        return [(choice + first_action(spec)).astype(spec.action.leaves[0].dtype)]
+    return [np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.action.leaves]
+
+
+def _targets(
+    joined: ActRequest, places: Sequence[int], results: Sequence[SearchResult], width: int
+) -> tuple[Array, Array, Array]:
+    rows = len(joined.first)
+    target, weight = np.zeros((rows, width), np.float32), np.zeros(rows, np.float32)
+    for row, result in zip(places, results, strict=True):
+        target[row] = result.action_weights
+        weight[row] = 1.0
+    side = np.ones(rows, np.float32)
+    if joined.to_play is not None:
+        side[joined.to_play != 0] = -1.0
+    return target, weight, side
