@@ -103,7 +103,8 @@ class ModelPolicy:
 class TorchPolicy(ModelPolicy):
     """Draws from the distribution of the model's head.
 
-    `seed`: of the run, for what is drawn. `deterministic`: the mode is taken instead.
+    `seed`: of the run, for what is drawn. `deterministic`: the mode is taken instead. `tells_params`: those of the
+    distribution are kept with the actions, f4 [N, P].
     """
 
     def __init__(
@@ -114,10 +115,12 @@ class TorchPolicy(ModelPolicy):
         *,
         device: torch.device | str | None = None,
         deterministic: bool = False,
+        tells_params: bool = False,
         version: int = 0,
         threads: int = 0,
     ) -> None:
         super().__init__(model, box, device=device, version=version, threads=threads)
+        self._tells_params = tells_params
         self._step = torch.compile(self._model.step) if model.config.compile else self._model.step
         self._head = self._model.head
         self._seed = seed
@@ -133,10 +136,12 @@ class TorchPolicy(ModelPolicy):
         out = self._step(upload("obs", obs), started, upload("carry", carry))
         noise = None if self._deterministic else self._noise_of(keys)
         action, log_prob = self._head.draw(out.params, allowed[0] if allowed else None, noise)
-        down = self._staging.download([log_prob, out.value, *action, *out.carry])
-        stored = self._head.stored(down[2 : 2 + len(action)])
+        told = [out.params] if self._tells_params else []
+        down = self._staging.download([log_prob, out.value, *told, *action, *out.carry])
+        told_down, rest = down[2 : 2 + len(told)], down[2 + len(told) :]
+        stored = self._head.stored(rest[: len(action)])
         sent = self._head.env_action(stored)
-        return Acted(stored, down[0], down[1], self.version, down[2 + len(action) :], sent)
+        return Acted(stored, down[0], down[1], self.version, rest[len(action) :], sent, told_down)
 
     def _noise_of(self, keys: Array) -> Tensor:
         """[N, num_noise] in (0, 1), the same tensor as before for the same keys."""
