@@ -30,11 +30,12 @@ from asyncrl.wire import snapshot_bodies as bodies
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import SMALL_BODY_BYTES, parse_body
 from asyncrl.wire.flags import RowTracker
-from asyncrl.wire.snapshot_bodies import Earlier, Outcomes, Rollout, SimulateEntry, SnapshotReply, Status
+from asyncrl.wire.outcomes import Outcomes, decode_outcomes
+from asyncrl.wire.snapshot_bodies import Earlier, Rollout, SimulateEntry, Status
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
-__all__ = ["Earlier", "LaneSnapshots", "Outcomes", "Rollout", "SimulateEntry", "SnapshotReply", "Status"]
+__all__ = ["Earlier", "LaneSnapshots", "Outcomes", "Rollout", "SimulateEntry", "Status"]
 
 # Requests of these kinds that a lane has under way at once; steps need places too.
 MAX_WAVES: Final = 2
@@ -105,11 +106,13 @@ class LaneSnapshots:
         body = bodies.encode_simulate(entries, spec)
         if len(body) > bodies.MAX_REQUEST_BYTES:
             raise LocalProtocolError(f"a wave of {len(body)} bytes; {bodies.MAX_REQUEST_BYTES} are possible")
-        longest = max((len(array) for entry in entries for array in entry.actions[:1]), default=0)
-        each = spec.observation.nbytes + spec.mask_size + 9 * longest + _OUTCOME_BYTES
+        asked = [len(entry.actions[0]) if entry.actions else 0 for entry in entries]
+        each = spec.observation.nbytes + spec.mask_size + _OUTCOME_BYTES
         async with self._keeping([entry.keep_as for entry in entries if entry.keep_as is not None]) as client:
-            reply = await client.ask(pb.SIMULATE, body, SMALL_BODY_BYTES + each * len(entries), deadline_s)
-            outcomes = bodies.decode_outcomes(reply, spec, len(entries))
+            reply = await client.ask(
+                pb.SIMULATE, body, SMALL_BODY_BYTES + each * len(entries) + 9 * sum(asked), deadline_s
+            )
+            outcomes = decode_outcomes(reply, spec, asked)
         self.store_bytes = outcomes.store_bytes
         return outcomes
 

@@ -18,6 +18,7 @@ from asyncrl.wire import snapshot_bodies as bodies
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
 from asyncrl.wire.flags import RowTracker
+from asyncrl.wire.outcomes import encode_outcomes
 from asyncrl.wire.snapshot_bodies import Status, status_to_proto
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
@@ -129,7 +130,7 @@ class SnapshotDesk:
 
     def simulate(self, body: bytes, interrupted: Interrupted) -> bytes:
         wave = Wave(bodies.decode_simulate(body, self._spec), interrupted, self._opened)
-        return bodies.encode_outcomes(self._simulator.run(wave), self.store.held_bytes)
+        return encode_outcomes(self._simulator.run(wave), self.store.held_bytes)
 
     # ------------------------------------------------------------------ export and import
 

@@ -17,8 +17,9 @@ from gymnasium import spaces
 
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import TERMINATED, TRUNCATED
+from asyncrl.wire.outcomes import Outcome
 from asyncrl.wire.requests import check_actions
-from asyncrl.wire.snapshot_bodies import Earlier, Outcome, Rollout, SimulateEntry, Status
+from asyncrl.wire.snapshot_bodies import Earlier, Rollout, SimulateEntry, Status
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 from envserver import faults, gym_spec

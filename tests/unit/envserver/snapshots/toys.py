@@ -13,8 +13,9 @@ from gymnasium.utils import EzPickle
 
 from asyncrl.wire import snapshot_bodies as bodies
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.outcomes import Outcomes, decode_outcomes
 from asyncrl.wire.requests import ResetRequest
-from asyncrl.wire.snapshot_bodies import Earlier, Outcomes, SimulateEntry
+from asyncrl.wire.snapshot_bodies import Earlier, SimulateEntry
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
 from envserver.building import build_host
@@ -333,7 +334,8 @@ class DeskLane:
 
     def simulate(self, *entries: SimulateEntry, interrupted: Any = lambda: "") -> Outcomes:
         body = bodies.encode_simulate(entries, self.host.spec)
-        return bodies.decode_outcomes(self.desk.simulate(body, interrupted), self.host.spec, len(entries))
+        asked = [len(entry.actions[0]) for entry in entries]
+        return decode_outcomes(self.desk.simulate(body, interrupted), self.host.spec, asked)
 
     def restore(self, row: int, snapshot_id: int, incarnation: int = 0, t: int = 0) -> StepRows:
         body = pb.Restore(row=row, id=snapshot_id, expect_incarnation=incarnation, expect_t=t)
