@@ -139,8 +139,10 @@ class LaneClient:
             self._stream.send(self._protocol.control(pb.CANCEL, pb.Cancel(seq=seq).SerializeToString()))
 
     def tell(self, kind: int, body: bytes) -> None:
-        """A request whose reply nobody waits for."""
-        self._request(Pending(kind, self._timers.other_s), body)
+        """A request whose reply nobody waits for, whatever it is."""
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda replied: replied.exception())
+        self._request(Pending(kind, self._timers.other_s, waiter=waiter), body)
 
     def _request(self, pending: Pending, body: bytes) -> int:
         seq, frames = self._protocol.request(pending.kind, body, int(pending.deadline_s * 1000))

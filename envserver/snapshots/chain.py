@@ -206,6 +206,11 @@ class ChainCodec:
         self.remembers_obs = self.observe(template) is not None
         self.capture(template)  # it becomes the model of the others, and shows whether this can be done at all
 
+    @property
+    def knows_its_wrappers(self) -> bool:
+        """Whether every wrapper is one whose state is known, and none is captured attribute by attribute."""
+        return not any(isinstance(part, FieldsPart) for part in self._parts[:-1])
+
     def capture(self, env: AnyEnv) -> tuple[Any, int]:
         layers = self._layers(env)
         states, size = [], 64

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ale_py  # noqa: F401  registers the ids
 import gymnasium
 import pytest
 
 from asyncrl.wire._generated import env_pb2 as pb
+from envserver.atari import AtariSettings
 from envserver.snapshots import probing
 from envserver.snapshots.copying import CopyCodec
 from envserver.snapshots.probing import choose, fields_codec
@@ -165,3 +167,17 @@ def test_attributes_are_the_second_choice() -> None:
     env = toys.walk()
     env.reset(seed=1)
     assert fields_codec(env).support == PROBED
+
+
+@pytest.mark.parametrize("wrap", [None, lambda env: gymnasium.wrappers.TransformReward(env, float)])
+def test_only_known_games_are_believed(wrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrapper that nobody knows makes a game one that has to be tried."""
+    probed: list[Any] = []
+    monkeypatch.setattr(probing, "_probe", lambda *of: probed.append(of))
+
+    def make() -> Any:
+        env = AtariSettings.of("ALE/Pong-v5", {}).make(None)
+        return env if wrap is None else wrap(env)
+
+    assert choice("auto", make) == ("ale", EXACT, True)
+    assert len(probed) == (wrap is not None)
