@@ -10,7 +10,9 @@ Invariants: frames are shared between a state and its children and never written
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -18,6 +20,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderE
 
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.atari import LifeLossSoftEnds, StickyActions
+from envserver.snapshots import plain
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
 from envserver.snapshots.fields import Fields, Misfit, dump_fields, generators_of, load_fields, size_of_fields
 from envserver.snapshots.plain import NotPlain, apply_randomness, randomness_of, seed_randomness
@@ -50,6 +53,11 @@ class FieldsPart:
     def __init__(self) -> None:
         self._fields = Fields()
 
+    @cached_property
+    def _digest(self) -> bytes:
+        """Of the tables that states refer to and do not carry."""
+        return hashlib.sha256(plain.dump(self._fields.tables)).digest()
+
     def capture(self, layer: Any) -> tuple[Any, int]:
         state = self._fields.capture(layer)
         return state, size_of_fields(state)
@@ -61,11 +69,11 @@ class FieldsPart:
         return generators_of(layer)
 
     def dump(self, state: Any) -> Any:
-        return dump_fields(state), self._fields.tables
+        return dump_fields(state), self._digest
 
     def load(self, value: Any) -> Any:
-        state, tables = value
-        if tables != self._fields.tables:
+        state, digest = value
+        if digest != self._digest:
             raise Misfit("the tables of that environment are not those of this one")
         return load_fields(state)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from typing import Final
 
 import numpy as np
 
@@ -34,7 +35,8 @@ from envserver.snapshots.store import Position, QuotaExceeded, Snapshot, Snapsho
 
 log = logging.getLogger("envserver.snapshots")
 
-MAX_IDS = 65_536
+MAX_IDS: Final = 65_536
+OPENED_STATES: Final = 8
 
 
 class SnapshotDesk:
@@ -52,6 +54,8 @@ class SnapshotDesk:
         self._tracker = RowTracker(len(incarnations))
         self._signer = Signer(rules.key, spec.hash(), self._codec.name) if rules.key else None
         self._simulator = Simulator(self._codec, capability.scratch, capability.make_scratch, spec, self.store)
+        # The state of a root comes with every entry that begins there.
+        self._opened = lru_cache(OPENED_STATES)(self._open)
         self._read_obs = gym_spec.reader(capability.scratch.observation_space)
 
     @property
@@ -167,7 +171,7 @@ class SnapshotDesk:
         except BadState as error:
             raise _Refused("BAD_STATE", str(error)) from None
 
-    def _opened(self, sealed: bytes) -> Snapshot:
+    def _open(self, sealed: bytes) -> Snapshot:
         if self._signer is None:
             raise BadState("this server takes no states from elsewhere: start it with --snapshot-key-file")
         value = self._signer.open(sealed)

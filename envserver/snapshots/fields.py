@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from envserver.snapshots.plain import MAX_DEPTH, NotPlain, Randomness, copied, is_generator, revived, size_of
+from envserver.snapshots.plain import ATOMS, MAX_DEPTH, NotPlain, Randomness, copied, is_generator, revived, size_of
 
 UNCHANGED: Final = "\0unchanged"  # no attribute of an environment says this by itself
 _OBJECT: Final = "\0object"
@@ -60,21 +60,28 @@ class Fields:
             self._tables = _tables_of(target)
         state: dict[str, Any] = {}
         for name, value in target.__dict__.items():
-            if name in self._tables and _same(value, self._tables[name]):
+            if name in _SKIPPED:
+                continue
+            if value.__class__ in ATOMS:  # most attributes of most environments
+                state[name] = value
+            elif name in self._tables and _same(value, self._tables[name]):
                 state[name] = UNCHANGED
-            elif name not in _SKIPPED and not isinstance(value, _FIXED):
+            elif not isinstance(value, _FIXED):
                 state[name] = _captured(value, MAX_DEPTH)
         return state
 
     def restore(self, target: Any, state: dict[str, Any]) -> None:
         """Give the object the attributes that were captured, and no other plain ones. Misfit where it cannot be."""
         attributes = target.__dict__
-        for name in [name for name in attributes if name not in state and name not in _SKIPPED]:
+        for name in attributes.keys() - state.keys() - _SKIPPED:
             if not isinstance(attributes[name], _FIXED):
                 del attributes[name]
         for name, saved in state.items():
-            if saved.__class__ is str and saved == UNCHANGED:
-                self._restore_table(attributes, name)
+            if saved.__class__ in ATOMS:
+                if saved == UNCHANGED:
+                    self._restore_table(attributes, name)
+                else:
+                    attributes[name] = saved
             elif saved.__class__ is _Object:
                 _restore_object(attributes.get(name), saved, name)
             else:
@@ -129,9 +136,11 @@ def _restore_object(target: Any, state: _Object, name: str) -> None:
 
 def size_of_fields(state: dict[str, Any]) -> int:
     """About how many bytes captured attributes take."""
-    return 64 + sum(
-        100 + (size_of_fields(each) if isinstance(each, _Object) else size_of(each)) for each in state.values()
-    )
+    size = 64 + 100 * len(state)
+    for each in state.values():
+        if each.__class__ not in ATOMS:
+            size += size_of_fields(each) if each.__class__ is _Object else size_of(each)
+    return size
 
 
 def dump_fields(state: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +181,11 @@ def generators_of(target: Any) -> Iterator[Any]:
         elif isinstance(value, list | tuple):
             stack += [(each, depth - 1) for each in value] if len(value) <= _LARGE else []
         elif hasattr(value, "__dict__") and not isinstance(value, type):
-            stack += [(each, depth - 1) for name, each in reversed(value.__dict__.items()) if name not in _SKIPPED]
+            stack += [
+                (each, depth - 1)
+                for name, each in reversed(value.__dict__.items())
+                if each.__class__ not in ATOMS and each.__class__ is not np.ndarray and name not in _SKIPPED
+            ]
 
 
 def _tables_of(target: Any) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 MAX_DEPTH: Final = 32
-_ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytes, range})
+# Values that cannot change.
+ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytes, range})
 _BIT_GENERATORS: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
@@ -99,7 +100,7 @@ def seed_randomness(generator: Any, seed: int, number: int) -> None:
 def copied(value: Any, depth: int = MAX_DEPTH) -> Any:
     """A copy whose containers and arrays are its own; NotPlain for anything else. Generators become Randomness."""
     kind = value.__class__
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
     if kind is np.ndarray:
         if value.dtype.hasobject:
@@ -124,7 +125,7 @@ def copied(value: Any, depth: int = MAX_DEPTH) -> Any:
 def revived(saved: Any, current: Any) -> Any:
     """What an attribute that holds `current` is set to, so that it has the value that was copied."""
     kind = saved.__class__
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return saved
     if kind is Randomness:
         return apply_randomness(saved, current)

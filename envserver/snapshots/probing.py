@@ -2,8 +2,8 @@
 
 A probe plays an episode, captures it, plays on, and plays the same actions again from the captured state: in another
 environment, in the same one, from a state captured right after a restore, and from its bytes. Every observation,
-reward and end has to be equal bit by bit. Only ALE games in nothing but wrappers that are known here are not tried again:
-tests do that.
+reward and end has to be equal bit by bit. Only ALE games in nothing but wrappers that are known here are not tried:
+tests have tried them.
 
 Invariants: a codec that loses a part of the state is not used (test_a_codec_that_loses_state_is_not_used); no live slot
 takes part (test_probing_touches_no_live_slot).
