@@ -20,6 +20,7 @@ from asyncrl.errors import AsyncRLError, ConfigError
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("asyncrl.cli.train", "train on environments, here or on env servers"),
     "eval": ("asyncrl.cli.eval", "play the policy of a run, and film it"),
+    "search": ("asyncrl.cli.search", "play by looking ahead in the simulator"),
     "runs": ("asyncrl.cli.runs", "list runs: how far, what they return, whether they live"),
     "plot": ("asyncrl.cli.plot", "draw the curves of runs"),
     "check-server": ("asyncrl.cli.check_server", "try on an env server what the protocol demands of it"),

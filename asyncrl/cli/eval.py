@@ -1,4 +1,4 @@
-"""`asyncrl eval RUN`: plays the policy of a run, and films it if wanted."""
+"""`asyncrl eval RUN`: plays the policy of a run, by itself or by searching with it, and films it if wanted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from asyncrl.cli.access import Reach
+from asyncrl.cli.search import SearchHow, plan_of
 from asyncrl.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(Reach):
+class Eval(SearchHow):
     """Plays whole episodes of a run's policy, every environment the same number, and says their mean return."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -39,6 +39,9 @@ class Eval(Reach):
     video: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Film one episode, into video/ of the run."""
 
+    search: Literal["off", "puct", "gumbel"] = "off"
+    """Look ahead in the simulator before each action; the run's network says what states are worth."""
+
     servers: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT,...", help_behavior_hint="(default: our own)")] = (
         None
     )
@@ -50,10 +53,14 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Eval, prog="asyncrl eval", args=list(arguments))
     if options.episodes < 1 or options.num_envs < 1:
         raise ConfigError("--episodes and --num-envs are 1 or more")
+    options.check()
+    if options.search != "off" and (options.video or options.sampled):
+        raise ConfigError("--search plays what it finds best, and is not filmed: leave out --sampled and --video")
 
     from asyncrl.client.loop_factory import new_event_loop
     from asyncrl.run.playing import PlayWish, play_run
     from asyncrl.run.run_dir import RunDir
+    from asyncrl.run.session import saved_config
 
     folder = RunDir(options.run)
     if not folder.config.exists():
@@ -66,8 +73,11 @@ def run(arguments: Sequence[str]) -> int:
         seed=options.seed,
         deterministic=not options.sampled,
         video=video,
+        plan=None if options.search == "off" else plan_of(options, options.search, "", saved_config(folder)[1].gamma),
+        search_servers=options.search_servers,
     )
-    playing = play_run(folder, wish, options.servers, options.access if options.servers else None)
+    access = options.access if options.servers or options.search_servers else None
+    playing = play_run(folder, wish, options.servers, access)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         found = runner.run(playing)
     shortest, longest = min(found.lengths), max(found.lengths)

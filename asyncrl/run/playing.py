@@ -25,8 +25,10 @@ from asyncrl.run.film import film
 from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.manifests import Identity, best_of
 from asyncrl.run.run_dir import RunDir
+from asyncrl.run.searching_play import SearchPlayWish, play_by_search
 from asyncrl.run.serving import serving
 from asyncrl.run.session import saved_config
+from asyncrl.search import SearchConfig
 
 Which = Literal["best", "latest"]
 
@@ -41,6 +43,8 @@ class PlayWish:
     seed: int | None = None  # environment i begins with seed + i; None: as the run's own evaluations
     deterministic: bool = True
     video: Path | None = None  # where a film of one more episode goes
+    plan: SearchConfig | None = None  # look ahead with the run's network; None: as its policy says
+    search_servers: str | Sequence[str] | None = None  # where to look ahead; None: where the environments are
 
 
 async def play_run(
@@ -52,6 +56,10 @@ async def play_run(
     """
     algorithm, config = saved_config(folder)
     checkpoint = chosen(folder, wish.which)
+    if wish.plan is not None:
+        return (
+            await play_by_search(config, _search_of(wish, config, (algorithm, checkpoint)), servers, access)
+        ).evaluation
     num_envs = min(wish.num_envs, wish.episodes)
     start = config.seed + EVAL_SEED if wish.seed is None else wish.seed
     settings: dict[str, Any] = {"auto_reset": False, "autoreset": config.autoreset, "seed": start}
@@ -66,6 +74,18 @@ async def play_run(
             async with found.fleet(num_envs=1, render=True, **settings) as filmed:
                 await film(filmed, policy, start, wish.video)
         return await evaluate(fleet, policy, wish.episodes, start)
+
+
+def _search_of(wish: PlayWish, config: RunConfig, checkpoint: tuple[str, Checkpoint]) -> SearchPlayWish:
+    assert wish.plan is not None
+    return SearchPlayWish(
+        plan=wish.plan,
+        episodes=wish.episodes,
+        num_envs=wish.num_envs,
+        seed=config.seed + EVAL_SEED if wish.seed is None else wish.seed,
+        checkpoint=checkpoint,
+        search_servers=wish.search_servers,
+    )
 
 
 def chosen(folder: RunDir, which: Which) -> Checkpoint:

@@ -1,0 +1,109 @@
+"""Whole episodes played by looking ahead: `asyncrl search`, and `asyncrl eval RUN --search`.
+
+Invariant: what is looked ahead from is what is played (test_a_plan_is_played_where_it_was_made).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from asyncrl.client.credentials import Access
+from asyncrl.client.fleet import Fleet
+from asyncrl.config import RunConfig
+from asyncrl.errors import CheckpointMismatch
+from asyncrl.learner.actor_critic import ActorCriticLearner
+from asyncrl.learner.prior_policy import prior_policy
+from asyncrl.learner.rewards import train_reward
+from asyncrl.policy import Policy
+from asyncrl.records import Array
+from asyncrl.run.checkpoints import Checkpoint
+from asyncrl.run.evaluation import Evaluation, OnEpisode, evaluate_actor
+from asyncrl.run.learning import Learning, Saved
+from asyncrl.run.manifests import Identity
+from asyncrl.run.searching import SearchActor, SearchStats, SearchWish
+from asyncrl.run.searching_lanes import simulation_lanes
+from asyncrl.run.serving import serving
+from asyncrl.search import SearchConfig
+from asyncrl.search.remote import RemoteCounts, check_support
+
+GROUPS: Final = 2  # one looks ahead while the leaves of the other are judged
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlayWish:
+    """What is played and how."""
+
+    plan: SearchConfig
+    episodes: int = 10
+    num_envs: int = 4  # side by side
+    seed: int = 1  # environment i begins with seed + i
+    checkpoint: tuple[str, Checkpoint] | None = None  # algorithm and weights that judge leaves
+    search_servers: str | Sequence[str] | None = None  # where to look ahead; None: where the environments are
+
+
+class SearchPlayed(NamedTuple):
+    """What came of it."""
+
+    evaluation: Evaluation
+    stats: SearchStats
+    counts: RemoteCounts
+    wall_s: float
+
+
+async def play_by_search(
+    config: RunConfig,
+    wish: SearchPlayWish,
+    servers: str | Sequence[str] | None,
+    access: Access | None = None,
+    on_episode: OnEpisode = lambda ret, length: None,
+) -> SearchPlayed:
+    """Play on `servers`, or on an env server of our own. Cancelled, it closes everything.
+
+    Raises ConfigError where the environment holds no states, CheckpointMismatch where the weights are of another one.
+    """
+    num_envs = min(wish.num_envs, wish.episodes)
+    settings: dict[str, Any] = {"auto_reset": False, "seed": wish.seed, "snapshots": True}
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(serving(config, servers, access, num_envs))
+        fleet = await stack.enter_async_context(found.fleet(num_envs=num_envs, lanes=config.lanes, **settings))
+        others = await simulation_lanes(stack, found, wish.search_servers)
+        check_support(fleet.lanes, exports=bool(others))
+        policy, reward, brief = None, None, True
+        if wish.checkpoint is not None:
+            policy, reward, brief = await asyncio.to_thread(_judge, config, wish.checkpoint, fleet)
+        searched = SearchWish(
+            plan=lambda step: wish.plan, seed=wish.seed, num_groups=GROUPS, reward=reward, brief=brief
+        )
+        began = time.perf_counter()
+        actor = SearchActor(fleet.lanes, searched, policy, others)
+        async with actor:
+            played = await evaluate_actor(fleet, actor, wish.episodes, wish.seed, on_episode)
+        return SearchPlayed(played, actor.stats, actor.simulator.counts, time.perf_counter() - began)
+
+
+def _judge(
+    config: RunConfig, checkpoint: tuple[str, Checkpoint], fleet: Fleet
+) -> tuple[Policy, Callable[[Array], Array], bool]:
+    """The network of a run, what it was rewarded with, and whether its forwards are brief."""
+    algorithm, saved = checkpoint
+    assert fleet.spec is not None
+    Identity(algorithm, config.env_id, fleet.spec.hash().hex()).check(saved.manifest.identity, saved.path)
+    learning = Learning(config, fleet.spec)
+    learning.load(Saved.of(saved.parts))
+    policy = prior_policy(learning.learner, None, threads=learning.threads.acting)
+    return policy, reward_of(learning, config), learning.acts_briefly
+
+
+def reward_of(learning: Learning, config: RunConfig) -> Callable[[Array], Array]:
+    """From raw rewards to those that the values of this learner are of."""
+    learner = learning.learner
+    if not isinstance(learner, ActorCriticLearner):
+        raise CheckpointMismatch(f"{type(learner).__name__} has no value to search with")
+    scaler = learner.model.rewards
+    return partial(train_reward, config=config, divisor=1.0 if scaler is None else scaler.divisor)
