@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from asyncrl.config.run_config import RunConfig
+from asyncrl.config.search import SearchSettings
 from asyncrl.errors import ConfigError
 
 
@@ -48,8 +49,10 @@ class ActorCriticConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(ActorCriticConfig):
+class PPOConfig(SearchSettings, ActorCriticConfig):
     """Proximal policy optimisation. The defaults are CleanRL's for classic control."""
+
+    FIXED: ClassVar[tuple[str, ...]] = (*ActorCriticConfig.FIXED, "search")
 
     num_minibatches: int = 4  # of an epoch
     update_epochs: int = 4  # over each round
@@ -63,6 +66,11 @@ class PPOConfig(ActorCriticConfig):
     def check(self) -> None:
         super().check()
         self.check_positive("num_minibatches", "update_epochs")
+        if self.search != "off" and (self.normalize_reward or self.gru_size):
+            raise ConfigError(
+                f"search {self.search!r} wants values of the rewards as they are, and a network without memory: "
+                "normalize_reward false, gru_size 0"
+            )
         if self.batch_size % self.num_minibatches:
             raise ConfigError(
                 f"num_minibatches is {self.num_minibatches}: it has to divide the {self.batch_size} steps of an update"

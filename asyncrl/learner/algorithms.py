@@ -12,6 +12,7 @@ from asyncrl.buffers.replay import Replay
 from asyncrl.config import DQNConfig, ImpalaConfig, PPOConfig, RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.learner.dqn import DQN
+from asyncrl.learner.exit import Exit, SearchedPPO
 from asyncrl.learner.impala import Impala
 from asyncrl.learner.model import Model, build_model
 from asyncrl.learner.model_config import ModelConfig
@@ -54,7 +55,9 @@ class RunLearner(Protocol):
 def open_learner(config: RunConfig, spec: LaneSpec, device: torch.device) -> RunLearner:
     """With first weights, which follow from the seed."""
     if isinstance(config, PPOConfig):
-        return PPO(build_model(spec, ModelConfig.of(config), config.seed).to(device), config, device)
+        kinds: dict[str, type[PPO | Exit]] = {"off": PPO, "exit": Exit, "ppo-aux": SearchedPPO}
+        kind = kinds[config.search]
+        return kind(build_model(spec, ModelConfig.of(config), config.seed).to(device), config, device)
     if isinstance(config, ImpalaConfig):
         return Impala(build_model(spec, ModelConfig.of(config), config.seed).to(device), config, device)
     if isinstance(config, DQNConfig):

@@ -114,7 +114,12 @@ class PPO(ActorCriticLearner[PPOConfig]):
             value_loss = squared_error(value, target)
         mean_entropy = entropy.mean()
         total = policy_loss - config.ent_coef * mean_entropy + config.vf_coef * value_loss
+        total = total + self._beside(params, mask, part)
         return Losses(total, policy_loss, value_loss, mean_entropy, log_ratio)
+
+    def _beside(self, params: Tensor, mask: Tensor | None, part: Part) -> Tensor | float:
+        """What else is minimised."""
+        return 0.0
 
     # ---------------------------------------------------------------------------------------------------- state
 

@@ -25,6 +25,7 @@ import numpy as np
 from asyncrl.buffers.handoff import Handoff
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
+from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.collector import Collector
 from asyncrl.collector.counts import CollectorConfig, CollectorState, EpisodesEnded
 from asyncrl.config import RunConfig
@@ -40,6 +41,8 @@ from asyncrl.run.measuring import Measuring
 from asyncrl.run.progress import Progress
 from asyncrl.run.recorders import EpisodeWindow, Recorder
 from asyncrl.run.run_log import RunLog
+from asyncrl.run.searching_lanes import simulation_lanes
+from asyncrl.run.searching_training import actor_maker, searching
 from asyncrl.run.serving import Serving, serving
 from asyncrl.wire.spec import LaneSpec
 
@@ -73,6 +76,8 @@ class Training:
         self.metrics: dict[str, float] = {}  # of the last update
         self._measuring: Measuring | None = None
         self._recorder = recorder
+        self._searching = searching(config)
+        self._simulation_lanes: list[FleetLane] = []  # of the segment
         self._saved = saved
         self._recreate_at = sorted(recreate_at)
         self._work: asyncio.Task[None] | None = None
@@ -197,10 +202,15 @@ class Training:
             "learner_epoch": progress.learner_epoch,
             "incarnations": None if progress.incarnations is None else (progress.incarnations + 1).tolist(),
             "resumable": not servers.embedded,
+            "snapshots": self._searching is not None,
         }
         self.state, self._may_be_cancelled = "starting", True
-        async with servers.fleet(self.log.of_fleet, **settings) as self.fleet:
+        async with contextlib.AsyncExitStack() as stack:
+            self.fleet = await stack.enter_async_context(servers.fleet(self.log.of_fleet, **settings))
             assert self.fleet.spec is not None
+            if self._searching is not None:
+                others = self._searching.search_servers
+                self._simulation_lanes = await simulation_lanes(stack, servers, others)
             learning = self.learning
             if learning is None:
                 learning = await self._open_learner(self.fleet.spec, servers, make_keeper, group)
@@ -236,7 +246,12 @@ class Training:
         # The environments are new, whatever the carries were.
         state = CollectorState(state.act_steps, [leaf.copy() for leaf in learning.carry], state.round, state.steps)
         wish = self._collector_config(len(fleet.lanes))
-        self.collector = collector = Collector(fleet, learning.policy(), handoff, wish, state, self._episodes)
+        make_actor = None
+        if self._searching is not None:
+            make_actor = actor_maker(self._searching, learning, fleet.lanes, self._simulation_lanes)
+        self.collector = collector = Collector(
+            fleet, learning.policy(), handoff, wish, state, self._episodes, make_actor
+        )
         progress.collector = state
         if self.stopping or progress.round >= until:
             return
