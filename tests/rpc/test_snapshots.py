@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -184,3 +185,12 @@ async def test_quotas_are_the_owners(folder: Path) -> None:
         assert refused.value.code == "SNAPSHOT_QUOTA"
         lane.forget([root])
         assert len(await lane.snapshot([0])) == 1
+
+
+async def test_the_example_of_the_docs_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    """As it is printed."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "snapshots.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    assert await process.wait() == 0
+    assert capfd.readouterr().out.startswith("[1. 1.]")

@@ -449,7 +449,7 @@ class _RngModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RngMode.Value
     FROZEN: _RngMode.ValueType  # 2
     """the generator's state is part of the snapshot"""
     OPEN_LOOP: _RngMode.ValueType  # 3
-    """`actions` is replayed from the parent with generators seeded by `seed`"""
+    """executed as RESAMPLE; `actions` is all that was done since the parent"""
 
 class RngMode(_RngMode, metaclass=_RngModeEnumTypeWrapper): ...
 
@@ -459,7 +459,7 @@ RESAMPLE: RngMode.ValueType  # 1
 FROZEN: RngMode.ValueType  # 2
 """the generator's state is part of the snapshot"""
 OPEN_LOOP: RngMode.ValueType  # 3
-"""`actions` is replayed from the parent with generators seeded by `seed`"""
+"""executed as RESAMPLE; `actions` is all that was done since the parent"""
 Global___RngMode: _TypeAlias = RngMode  # noqa: Y015
 
 class _EventKind:
@@ -1749,6 +1749,7 @@ class SimulateEntry(_message.Message):
     entry: _builtins.int
     """the child of an earlier entry of this wave"""
     child_id: _builtins.int
+    """the state after the actions; an ended episode leaves none"""
     rng: Global___RngMode.ValueType
     seed: _builtins.int
     want_obs: _builtins.bool
@@ -1857,15 +1858,18 @@ class SimulateOutcome(_message.Message):
     ROLLOUT_STEPS_FIELD_NUMBER: _builtins.int
     ROLLOUT_ENDED_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
-    """executed; fewer than asked where the episode ended"""
+    """executed; fewer than asked where the episode ended. A status"""
     rewards: _builtins.bytes
-    """f8[steps]"""
+    """other than OK: the rest is void, and no child was kept
+    f8[steps]
+    """
     flags: _builtins.bytes
     """u1[steps]; only 0, TERMINATED, TRUNCATED"""
     mask: _builtins.bytes
     """b1[mask_size]"""
     to_play: _builtins.int
     rollout_return: _builtins.float
+    """discounted; of two players, of the one who moves first"""
     rollout_steps: _builtins.int
     rollout_ended: _builtins.bool
     """false: the tail stopped at its step limit"""
