@@ -1,4 +1,4 @@
-"""How fast training runs, end to end: `asyncrl train ppo` against other trainers on the same machine.
+"""How fast training runs, end to end: `asyncrl train` against other trainers on the same machine.
 
     python -m benchmarks.train                              every named workload
     python -m benchmarks.train --workload cartpole-4x128    one of them
@@ -29,7 +29,7 @@ from benchmarks.workloads import Target
 
 UNIT = "SPS"  # environment steps per second
 UNITS = {"wall_s": "s", "env_steps": "steps", "eval_episodes": "episodes"}
-Name = Literal["cartpole-4x128", "cartpole-4x128-slow", "cartpole-fast", "pong-8x128"]
+Name = Literal["cartpole-4x128", "cartpole-4x128-slow", "cartpole-fast", "impala-cartpole", "pong-8x128"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,11 @@ class Options:
     """Of counting, per run; not of whole runs."""
     repeats: int = 3
     peers: str | None = None
-    """Comma-separated: cleanrl, sb3, sample-factory, sample-factory-native; "none"."""
+    """Comma-separated: cleanrl, sb3, sample-factory, sample-factory-native, rllib; "none"."""
     threads: int | None = None
     """Torch threads of the peers; default: the best of 1 and 2."""
     ours: str = ""
-    """Further options of `asyncrl train ppo`, in one word: --ours="--lanes 2"."""
+    """Further options of `asyncrl train`, in one word: --ours="--lanes 2"."""
     peer_python: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Interpreters that have the peers; also from ASYNCRL_PEER_PYTHON. Repeatable."""
     peer_cache: Path | None = None
@@ -75,7 +75,7 @@ def chosen(options: Options) -> list[TrainWorkload]:
 
 
 class Results:
-    """SPS by name and round, and the figures of our whole runs."""
+    """SPS by name and round, and the figures of our whole runs, `SUBJECT FIGURE`."""
 
     def __init__(self, workload: TrainWorkload, options: Options, console: Console) -> None:
         self.workload = workload
@@ -106,7 +106,7 @@ class Results:
         self.notes[subject.name] = shlex.join([*subject.options, *shlex.split(self._options.ours)])
         self.speeds.setdefault(subject.name, []).append(run.sps)
         for figure, value in run.figures.items():
-            self.figures.setdefault(figure, []).append(value)
+            self.figures.setdefault(f"{subject.name} {figure}", []).append(value)
 
     def _peer(self, name: str, turn: int) -> None:
         """First round: the best of its choices; later ones repeat that."""
@@ -150,7 +150,7 @@ class Results:
             ratios = self.ratios(name) if name in subjects else {}
             yield Row(self.workload.name, name, value, UNIT, ratios, self.notes.get(name, ""))
         for figure, values in self.figures.items():
-            yield Row(self.workload.name, f"{SUBJECT} {figure}", middle(values), UNITS.get(figure, ""))
+            yield Row(self.workload.name, figure, middle(values), UNITS.get(figure.split()[-1], ""))
         yield from (self._verdict(target) for target in self.workload.targets)
 
     def _verdict(self, target: Target) -> Row:

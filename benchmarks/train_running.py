@@ -45,7 +45,7 @@ def run_ours(subject: Subject, settings: TrainSettings, more: Sequence[str] = ()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / NAME
         where = (f"--run-dir={folder}", f"--run-name={NAME}")
-        with _running([*subject.options, *where, *more], Path(folder) / "output") as child:
+        with _running([subject.algorithm, *subject.options, *where, *more], Path(folder) / "output") as child:
             for row in _rows(path / "metrics.jsonl", child):
                 if "charts/SPS" in row:
                     window.add(int(row["step"]), float(row["time"]))
@@ -60,8 +60,8 @@ def run_ours(subject: Subject, settings: TrainSettings, more: Sequence[str] = ()
 
 @contextmanager
 def _running(options: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`asyncrl train ppo`, which is drained when the block is left."""
-    command = [sys.executable, "-c", COMMAND, "train", "ppo", *options]
+    """`asyncrl train`, which is drained when the block is left."""
+    command = [sys.executable, "-c", COMMAND, "train", *options]
     with output.open("wb") as file:
         child = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
     try:

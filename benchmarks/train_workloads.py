@@ -16,10 +16,11 @@ SUBJECT: Final = "asyncrl"
 
 @dataclass(frozen=True)
 class Subject:
-    """One way of ours: `asyncrl train ppo` with these options."""
+    """One way of ours: `asyncrl train ALGORITHM` with these options."""
 
     name: str
     options: tuple[str, ...]
+    algorithm: str = "ppo"
     whole: bool = False  # to the run's end and its evaluation, instead of a window
 
 
@@ -74,6 +75,12 @@ PEERS: Final = {
         tuple((variant, 1) for variant in ("native-64", "native-256", "native-serial-64", "native-serial-256")),
         f"{_PIP} sample-factory",
     ),
+    "rllib": Peer(
+        "benchmarks.train_peers.rllib_impala",
+        ("ray", "torch", "gymnasium"),
+        tuple((variant, 1) for variant in ("example", "wide", "wide-learner", "native", "native-learner")),
+        f"{_PIP} 'ray[rllib]'",
+    ),
 }
 
 
@@ -113,7 +120,25 @@ WORKLOADS: Final = (
         CARTPOLE,
         (Subject(SUBJECT, ("--preset=fast",), whole=True),),
         peers=("sample-factory", "sample-factory-native"),
-        targets=(Target("asyncrl / sample-factory", 4.0), Target("eval_return_mean", 475.0)),
+        targets=(Target("asyncrl / sample-factory", 4.0), Target("asyncrl eval_return_mean", 475.0)),
+    ),
+    TrainWorkload(
+        "impala-cartpole",
+        CARTPOLE,
+        (
+            Subject(SUBJECT, ("--preset=fast",), "impala", whole=True),
+            Subject(f"{SUBJECT}-appo", ("--preset=fast",), "appo", whole=True),
+        ),
+        peers=("rllib", "sample-factory", "sample-factory-native"),
+        targets=(
+            Target("asyncrl / rllib", 10.0),
+            Target("asyncrl / sample-factory", 4.0),
+            Target("asyncrl-appo / sample-factory", 4.0),
+            Target("asyncrl eval_return_mean", 450.0),
+            Target("asyncrl-appo eval_return_mean", 450.0),
+            Target("asyncrl wall_s", 60.0, at_least=False),
+            Target("asyncrl-appo wall_s", 60.0, at_least=False),
+        ),
     ),
     TrainWorkload(
         "pong-8x128",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-SHOWN = ("torch", "gymnasium", "ale-py", "stable-baselines3", "sample-factory")
+SHOWN = ("torch", "gymnasium", "ale-py", "stable-baselines3", "sample-factory", "ray")
 
 
 @dataclass(frozen=True)
