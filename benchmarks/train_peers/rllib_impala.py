@@ -1,8 +1,8 @@
 """RLlib's IMPALA on CartPole: env runners that are processes, and a learner in the driver or in one of its own.
 
 CONFIGS has what `variant` chooses. `example` is RLlib's own CartPole example with as many runners as there are cores
-here; the others widen what it leaves to its user: environments of a runner, how they are stepped, the batch, and where the
-learner is.
+here; the others widen what it leaves to its user: environments of a runner, how they are stepped, the batch, and where
+the learner is.
 """
 
 from __future__ import annotations
