@@ -1,4 +1,4 @@
-"""PPO on environments of a few steps whose values and best actions are known, without a server."""
+"""PPO and IMPALA on environments of a few steps whose values and best actions are known, without a server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.config import PPOConfig
-from asyncrl.learner.model import ActorCritic
+from asyncrl.config import ImpalaConfig, PPOConfig
+from asyncrl.learner.impala import Impala
+from asyncrl.learner.model import ActorCritic, build_model
+from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO
 from asyncrl.learner.publishing import mailbox_for, publish
 from asyncrl.learner.torch_policy import TorchPolicy
@@ -25,22 +27,28 @@ from tests.rig.probe_envs import (
     RewardByBoth,
     Timeout,
 )
-from tests.rig.sync_driver import SyncDriver
-from tests.unit.learner.unrolls import model_for
+from tests.rig.sync_driver import SyncDriver, spec_of
 
 CONFIG = PPOConfig(num_envs=8, num_steps=32, learning_rate=3e-3, hidden_sizes=(32,), ent_coef=0.0, clip_vloss=False)
 
 
-def trained(make: Callable[[], Probe], rounds: int, config: PPOConfig = CONFIG) -> ActorCritic:
-    """After that many rounds of 256 steps."""
-    model = model_for(config, make())
-    ppo, box = PPO(model, config), mailbox_for(model)
+IMPALA = ImpalaConfig(
+    num_envs=8, num_steps=32, batch_steps=0, learning_rate=1e-2, hidden_sizes=(32,), ent_coef=0.0, reduction="mean"
+)
+
+
+def trained(make: Callable[[], Probe], rounds: int, config: PPOConfig | ImpalaConfig = CONFIG) -> ActorCritic:
+    """After that many rounds of 256 steps. IMPALA acts with weights of three rounds ago."""
+    model = build_model(spec_of(make()), ModelConfig.of(config), config.seed)
+    box = mailbox_for(model)
+    learner = PPO(model, config) if isinstance(config, PPOConfig) else Impala(model, config)
     policy = TorchPolicy(model, config.seed, box)
     carry = [leaf.numpy() for leaf in model.initial_carry(config.num_envs)]
     with SyncDriver(make, config.num_envs) as driver:
         for round_ in range(rounds):
-            ppo.update([driver.unroll(policy, config.num_steps, carry)], round_ / rounds)
-            publish(model, box, round_ + 1)
+            learner.update([driver.unroll(policy, config.num_steps, carry)], round_ / rounds)
+            if isinstance(config, PPOConfig) or round_ % 3 == 2:
+                publish(model, box, round_ + 1)
     return model
 
 
@@ -78,6 +86,20 @@ def test_the_better_action_is_learned(changes: dict[str, object]) -> None:
     value, chosen = said(trained(RewardByAction, 20, config), [0.0])
     assert chosen[0, 1] > 0.95
     np.testing.assert_allclose(value, [1.0], atol=0.1)
+
+
+@pytest.mark.parametrize("gru_size", [0, 8])
+def test_the_better_action_is_learned_from_old_data(gru_size: int) -> None:
+    """IMPALA, three updates behind: action 1 is worth 1, and the value is that of the policy that learns."""
+    value, chosen = said(trained(RewardByAction, 100, dataclasses.replace(IMPALA, gru_size=gru_size)), [0.0])
+    assert chosen[0, 1] > 0.95
+    np.testing.assert_allclose(value, [1.0], atol=0.1)
+
+
+def test_old_data_are_bootstrapped_from_the_last_observation() -> None:
+    """IMPALA: what is seen at the truncation is worth 1, so the step before is worth γ = .5."""
+    value, _ = said(trained(MarkedEnd, 120, dataclasses.replace(IMPALA, gamma=0.5)), [1.0], [-1.0])
+    np.testing.assert_allclose(value, [1.0, 0.5], atol=0.05)
 
 
 def test_the_better_action_depends_on_what_is_seen() -> None:
