@@ -42,7 +42,7 @@ class Drawing:
         rows = rows[self.drawable[rows]]
         self.drawable[rows] = False
         self.count -= len(rows)
-        if self._tree is not None:
+        if self._tree is not None and len(rows):
             self._tree.set(rows, np.zeros(len(rows)))
 
     def prioritise(self, rows: Array, priorities: Array) -> None:

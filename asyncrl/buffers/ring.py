@@ -76,6 +76,8 @@ class Ring:
         self, slots: Array, positions: Array, obs: Sequence[Array], mask: Array | None, apart: Array
     ) -> None:
         """Leaves [N, *shape], mask b1 [N, M]. `apart` b1 [N]: whole stacks, as what precedes them is something else."""
+        if not len(positions):
+            return
         values = {f"obs{i}": leaf[:, -1] if i == self._stack_leaf else leaf for i, leaf in enumerate(obs)}
         if "mask" in self.columns:
             values["mask"] = np.ones(1, np.bool_) if mask is None else mask

@@ -1,8 +1,8 @@
 """`SumTree`: numbers from which indices are drawn in proportion, for whole batches at a time.
 
-Nodes have 16 children: few levels, each of them a handful of NumPy calls for a batch. A node is computed from its
-children whenever one of them is set, in one way, and never adjusted by a difference: errors do not add up, and a tree
-that is filled at once is the tree that grew, bit for bit.
+Nodes have 16 children, and the topmost level is as wide as NumPy still sums it up in no time: few levels, each of them
+a handful of calls for a batch. A node is computed from its children whenever one of them is set, in one way, and never
+adjusted by a difference: errors do not add up, and a tree that is filled at once is the tree that grew, bit for bit.
 
 Invariants: sums and least positive numbers are those of a plain list (test_the_tree_is_a_list); zeros are never found
 (test_zeros_are_never_found); sums do not drift (test_sums_do_not_drift).
@@ -18,6 +18,7 @@ from asyncrl.errors import LocalProtocolError
 from asyncrl.records import Array
 
 FAN_OUT: Final = 16
+TOP: Final = 4096  # nodes of the topmost level, at most
 _SHIFT: Final = FAN_OUT.bit_length() - 1
 _LAST: Final = FAN_OUT - 1
 
@@ -27,9 +28,9 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._sums = [np.zeros(_whole(size))]  # f8, by level; leaves first, the root's children last
+        self._sums = [np.zeros(_whole(size))]  # f8, by level; leaves first
         self._least = [self._sums[0]]  # f8, likewise: of the positive ones; inf where there are none
-        while len(self._sums[-1]) > FAN_OUT:
+        while len(self._sums[-1]) > TOP:
             count = len(self._sums[-1]) // FAN_OUT
             self._sums.append(np.zeros(_whole(count)))
             self._least.append(np.full(_whole(count), np.inf))
@@ -66,11 +67,14 @@ class SumTree:
         """i8 [N]: of each place f8 [N] in [0, total) the index whose number covers it, numbers laid end to end."""
         if not self.total > 0.0:
             raise LocalProtocolError("nothing can be found in a tree of zeros")
-        found = np.zeros(len(places), np.int64)
+        ends = np.cumsum(self._sums[-1])
+        # Rounding may put a place beyond the end, where only zeros are; here and below.
+        places = np.minimum(places, np.nextafter(ends[-1], 0.0))
+        found = np.searchsorted(ends, places, side="right")
+        places = places - np.where(found > 0, ends[found - 1], 0.0)
         every = np.arange(len(places))
-        for sums in reversed(self._sums):
+        for sums in reversed(self._sums[:-1]):
             ends = np.cumsum(sums.reshape(-1, FAN_OUT)[found], axis=1)
-            # Rounding may have put a place beyond the end, where only zeros are.
             places = np.minimum(places, np.nextafter(ends[:, _LAST], 0.0))
             child = np.count_nonzero(ends <= places[:, None], axis=1)
             places = places - np.where(child > 0, ends[every, child - 1], 0.0)
