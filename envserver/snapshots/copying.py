@@ -10,11 +10,13 @@ import copy
 from typing import Any, Final
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import EzPickle
 
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.snapshots.chain import reseed_all
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
+from envserver.snapshots.fields import is_drawn_from
 
 # Nobody can tell what a copied object takes. What is charged for it keeps their number down.
 ASSUMED_BYTES: Final = 64 * 1024
@@ -58,10 +60,10 @@ class CopyCodec:
 
 
 def copied_env(env: AnyEnv) -> AnyEnv:
-    """A deep copy. Specs are shared, and so are spaces: nobody samples from those of a simulator."""
+    """A deep copy. Specs are shared, and so are spaces that nobody samples from."""
     shared: dict[int, Any] = {}
     for layer in layers_of(env):
         for value in layer.__dict__.values():
-            if isinstance(value, gymnasium.Space | gymnasium.envs.registration.EnvSpec):
+            if isinstance(value, EnvSpec) or (isinstance(value, gymnasium.Space) and not is_drawn_from(value)):
                 shared[id(value)] = value
     return copy.deepcopy(env, shared)

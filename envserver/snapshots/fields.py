@@ -1,9 +1,9 @@
 """The attributes of an object as plain values, and back into another object that was made alike.
 
-Left out, because they do not change: spaces, specs, functions, classes, modules, and what a wrapper wraps. An attribute
-that is an object of a Python class is walked into; one that is anything else makes the object NotPlain. Large nested
-containers that equal those of the first object that was walked, such as tables of transitions, are not copied:
-`UNCHANGED` stands for them.
+Left out, because they do not change: spaces that nobody samples from, specs, functions, classes, modules, and what a
+wrapper wraps. An attribute that is an object of a Python class is walked into; one that is anything else makes the
+object NotPlain. Large nested containers that equal those of the first object that was walked, such as tables of
+transitions, are not copied: `UNCHANGED` stands for them.
 
 Invariants: a captured object shares nothing with the one that it is put into (test_fields_share_nothing); a table that
 did change is copied like anything else (test_a_changed_table_is_part_of_the_state).
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import gymnasium
@@ -68,6 +68,8 @@ class Fields:
                 state[name] = UNCHANGED
             elif not isinstance(value, _FIXED):
                 state[name] = _captured(value, MAX_DEPTH)
+            elif isinstance(value, gymnasium.Space) and is_drawn_from(value):
+                raise NotPlain("a space that it samples from")
         return state
 
     def restore(self, target: Any, state: dict[str, Any]) -> None:
@@ -165,7 +167,7 @@ def _loaded(value: Any, into: dict[str, Any]) -> dict[str, Any]:
 def generators_of(target: Any) -> Iterator[Any]:
     """The random generators among the attributes of an object, each once."""
     seen: set[int] = set()
-    stack: list[tuple[Any, int]] = [(target, 4)]
+    stack: list[tuple[Any, int]] = [(target, 8)]
     while stack:
         value, depth = stack.pop()
         if id(value) in seen:
@@ -174,7 +176,8 @@ def generators_of(target: Any) -> Iterator[Any]:
         if is_generator(value):
             yield value
             continue
-        if not depth or (isinstance(value, _FIXED) and value is not target):
+        is_fixed = isinstance(value, _FIXED) and value is not target
+        if not depth or (is_fixed and not (isinstance(value, gymnasium.Space) and is_drawn_from(value))):
             continue
         if isinstance(value, dict):
             stack += [(each, depth - 1) for each in value.values()] if len(value) <= _LARGE else []
@@ -186,6 +189,14 @@ def generators_of(target: Any) -> Iterator[Any]:
                 for name, each in reversed(value.__dict__.items())
                 if each.__class__ not in ATOMS and each.__class__ is not np.ndarray and name not in _SKIPPED
             ]
+
+
+def is_drawn_from(space: gymnasium.Space[Any]) -> bool:
+    """Whether somebody has seeded the space or sampled from it: from then on it has a generator."""
+    if space.__dict__.get("_np_random") is not None:
+        return True
+    children = getattr(space, "spaces", ())
+    return any(map(is_drawn_from, children.values() if isinstance(children, Mapping) else children))
 
 
 def _tables_of(target: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ SKIPPED = {
     "Taxi-v4": {"actions_that_are_no_numbers_are_refused"},
     "nested": {"the_step_limit_truncates"},
 }
-# Not offered yet, and not to be drawn without pygame.
-EVERYWHERE = {"a_restored_slot_goes_on_exactly"}
+# Offered, and so not refused; and not to be drawn without pygame.
+EVERYWHERE = {"what_is_not_offered_is_unsupported"}
 UNDRAWN = {"CartPole-v1", "Pendulum-v1", "Taxi-v4"}
 
 

@@ -26,6 +26,7 @@ from asyncrl.wire.spaces import Node, SpaceSpec
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
+from tests.unit.conformance.tiny_looking import looked_ahead
 
 ENV: Final = "tiny"
 LIMIT: Final = 12
@@ -363,6 +364,8 @@ class TinyHandler:
                 return pb.SNAPSHOT_RESULT, pb.SnapshotResult(status=status).SerializeToString()
             if message.kind == pb.RESTORE and pb.SNAPSHOTS in lane.open.features:
                 return pb.STEP_RESULT, self._encode(self._restore(lane, parse_body(pb.Restore, message.body)))
+            if message.kind in (pb.SIMULATE, pb.RELEASE) and pb.SNAPSHOTS in lane.open.features:
+                return looked_ahead(lane, message, SPEC, self.server.faults)
             if message.kind == pb.RENDER and pb.RENDERING in lane.open.features:
                 image = pb.Image(
                     row=1, height=2, width=2 + self.has("claims a larger image"), channels=3, pixels=bytes(12)

@@ -7,7 +7,7 @@ import pytest
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.snapshots.codec import BadState, CannotCapture
 from envserver.snapshots.copying import CopyCodec, copied_env
-from tests.unit.envserver.snapshots.toys import CopyOnlyEnv, copy_only, ez_pickle, uncopyable
+from tests.unit.envserver.snapshots.toys import CopyOnlyEnv, copy_only, ez_pickle, sampling, uncopyable
 
 
 def test_a_copy_goes_on_alike_and_apart() -> None:
@@ -36,6 +36,22 @@ def test_ez_pickle_is_refused() -> None:
         CopyCodec(env)
     with pytest.raises(CannotCapture, match="cannot be copied"):
         CopyCodec(uncopyable())
+
+
+def test_a_space_that_is_sampled_from_is_copied_and_seeded() -> None:
+    """Its generator goes on where it was, or begins anew with the seed, however deep it is."""
+    env = sampling()
+    env.reset(seed=1)
+    codec = CopyCodec(env)
+    state, _ = codec.capture(env)
+
+    def future(seed: int | None) -> list[int]:
+        copy = codec.restore(env, state, seed)
+        return [int(copy.step(1)[0]["deep"][0]) for _ in range(6)]
+
+    assert future(None) == future(None)
+    assert future(3) == future(3)
+    assert len({tuple(future(seed)) for seed in (None, 3, 4)}) == 3
 
 
 def test_copies_share_their_spaces() -> None:

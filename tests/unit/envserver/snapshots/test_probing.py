@@ -43,6 +43,7 @@ PROBED, EXACT, NONE = pb.SNAPSHOT_PROBED, pb.SNAPSHOT_EXACT, pb.SNAPSHOT_NONE
         (toys.nested, ("fields", PROBED, True)),
         (toys.own_state, ("own state", EXACT, True)),
         (toys.copy_only, ("deepcopy", PROBED, False)),
+        (toys.sampling, ("deepcopy", PROBED, False)),
         (toys.ez_pickle, ("none", NONE, False)),
         (toys.uncopyable, ("none", NONE, False)),
     ],

@@ -231,6 +231,26 @@ def copy_only() -> gymnasium.Env[Any, Any]:
     return CopyOnlyEnv()
 
 
+class SamplingEnv(WalkEnv):
+    """Its observations are samples of its space, whose generator is part of the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(deep=spaces.Tuple([spaces.Discrete(1000)]))
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(1 << 30)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        return self.observation_space.sample(), *super().step(action)[1:]
+
+
+def sampling() -> gymnasium.Env[Any, Any]:
+    return SamplingEnv()
+
+
 class PickleEnv(CopyOnlyEnv, EzPickle):
     """Its copies come back as fresh as it began."""
 
