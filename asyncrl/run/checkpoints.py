@@ -188,12 +188,15 @@ class CheckpointStore:
                 self._files.rename(path, self.directory / f"{TEMPORARY}{path.name}")
 
 
-def load_newest(directory: Path, identity: Identity | None = None) -> Checkpoint:
-    """The newest whole checkpoint under `directory`; with `identity`, CheckpointMismatch if it is of something else."""
+def load_newest(directory: Path, identity: Identity | None = None, *, to_act: bool = False) -> Checkpoint:
+    """The newest whole checkpoint under `directory`; with `identity`, CheckpointMismatch if it is of something else.
+
+    `to_act`: without blocks, which are for learning alone; nobody looks whether those are whole.
+    """
     candidates, damaged = newest_first(directory)
     for path in candidates:
         try:
-            checkpoint = _load(path, identity)
+            checkpoint = _load(path, identity, to_act)
         except (OSError, ValueError) as error:
             damaged.append(Damage(path, str(error)))
         else:
@@ -203,21 +206,20 @@ def load_newest(directory: Path, identity: Identity | None = None) -> Checkpoint
     raise NoCheckpoint(f"no checkpoint in {directory} is whole: " + "; ".join(map(str, damaged)))
 
 
-def load_checkpoint(path: Path, identity: Identity | None = None) -> Checkpoint:
-    """This very one. NoCheckpoint: it is not there or not whole."""
+def load_checkpoint(path: Path, identity: Identity | None = None, *, to_act: bool = False) -> Checkpoint:
+    """This very one; `to_act` as above. NoCheckpoint: it is not there or not whole."""
     try:
-        return _load(path, identity)
+        return _load(path, identity, to_act)
     except (OSError, ValueError) as error:
         raise NoCheckpoint(f"{path} cannot be loaded: {error}") from None
 
 
-def _load(path: Path, identity: Identity | None) -> Checkpoint:
+def _load(path: Path, identity: Identity | None, to_act: bool) -> Checkpoint:
     manifest = read_manifest(path)
     if identity is not None:
         identity.check(manifest.identity, path)
     try:
-        return Checkpoint(
-            path, manifest, {name: load_part(path, name, **manifest.parts[name]) for name in manifest.parts}
-        )
-    except TypeError:
+        entries = {name: entry for name, entry in manifest.parts.items() if not (to_act and entry["kind"] == "blocks")}
+        return Checkpoint(path, manifest, {name: load_part(path, name, **entry) for name, entry in entries.items()})
+    except (KeyError, TypeError):
         raise ValueError("the manifest describes a part wrongly") from None

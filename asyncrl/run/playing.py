@@ -91,11 +91,11 @@ def _search_of(wish: PlayWish, config: RunConfig, checkpoint: tuple[str, Checkpo
 def chosen(folder: RunDir, which: Which) -> Checkpoint:
     """The newest whole checkpoint, or the one that evaluated best."""
     if which == "latest":
-        return load_newest(folder.checkpoints)
+        return load_newest(folder.checkpoints, to_act=True)
     best = best_of(folder.checkpoints)
     if best is None:
         raise ConfigError(f"{folder.path} has no best checkpoint: it was never evaluated; take --which latest")
-    return load_checkpoint(best[0])
+    return load_checkpoint(best[0], to_act=True)
 
 
 def policy_of(

@@ -7,15 +7,18 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.buffers.replay import Replay, ReplayConfig, ReplayState
 from asyncrl.errors import NoCheckpoint
-from asyncrl.run.checkpoint_parts import Blocks
-from asyncrl.run.checkpoints import CheckpointStore, load_newest
+from asyncrl.run.checkpoint_parts import Arrays, Blocks, Part
+from asyncrl.run.checkpoints import CheckpointStore, load_checkpoint, load_newest
 from asyncrl.run.files import PIECE_BYTES, Files
 from asyncrl.run.manifests import Identity
+from tests.unit.buffers.stories import a_story, spec_for
 from tests.unit.run.failing_files import FailingFiles
 
 IDENTITY = Identity("dqn", "CartPole-v1", "ab" * 32)
@@ -185,3 +188,40 @@ def test_a_link_that_fails_costs_nothing(tmp_path: Path) -> None:
         failing = CheckpointStore(directory, IDENTITY, files=FailingFiles(fail_at))
         failing.save_or_report(2, {"rows": memory.blocks()}, report=lambda _: None)
         check(directory, memory)
+
+
+def test_who_only_acts_does_not_look_at_blocks(tmp_path: Path) -> None:
+    """Gigabytes are not read for an evaluation, and a replay that is damaged does not hinder it."""
+    store = CheckpointStore(tmp_path, IDENTITY)
+    path = store.save(1, {"rows": Memory(2).blocks(), "counters": {"x": 1}})
+    (path / "rows.blocks" / "1").unlink()
+    assert load_newest(tmp_path, IDENTITY, to_act=True).parts == {"counters": {"x": 1}}
+    assert load_checkpoint(path, to_act=True).parts == {"counters": {"x": 1}}
+    with pytest.raises(NoCheckpoint):
+        load_checkpoint(path)
+
+
+def test_a_replay_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """Saved while it goes on, loaded in another life, saved again there: each time what it was, bit for bit."""
+    spec, config = spec_for(True), ReplayConfig(200_000, 2, 3, prioritised=True)
+    unrolls = list(a_story(7, 3000, [0, 1], 0.02).unrolls(list(range(0, 3000, 100))))
+    replay, twin = Replay(spec, config), Replay(spec, config)
+    for start in range(0, len(unrolls), 10):
+        for unroll in unrolls[start : start + 10]:
+            replay.insert(unroll)
+            twin.insert(unroll)
+        state = replay.state()
+        replay.insert(unrolls[(start + 10) % len(unrolls)])  # before anything of the state was read
+        parts: dict[str, Part] = {"replay": Blocks(state.keys, state.read), "rest": Arrays(state.arrays)}
+        CheckpointStore(tmp_path, IDENTITY).save(start, parts)
+        found = CheckpointStore(tmp_path, IDENTITY).load().parts
+        blocks, rest = found["replay"], found["rest"]
+        assert isinstance(blocks, Blocks)
+        assert isinstance(rest, Arrays)
+        replay = Replay(spec, config)
+        replay.load(ReplayState(rest.arrays, blocks.keys, blocks.read))
+        drawn = [each.sample(64, np.random.default_rng(start), 0.4) for each in (replay, twin)]
+        for name in ("rows", "generations", "weights", "reward", "discount"):
+            np.testing.assert_array_equal(getattr(drawn[0], name), getattr(drawn[1], name))
+        for left, right in zip((*drawn[0].obs, *drawn[0].next_obs), (*drawn[1].obs, *drawn[1].next_obs), strict=True):
+            np.testing.assert_array_equal(left, right)
