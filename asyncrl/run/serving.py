@@ -14,6 +14,7 @@ from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_config import FleetEvent
 from asyncrl.client.scheduling import Scheduling
 from asyncrl.config import RunConfig
+from asyncrl.learner.machine import cores_here
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class Serving:
     access: Access | None
     embedded: bool
     takes_turns: bool = False  # collection and learning, as in sync mode
+
+    def own_lanes(self, num_envs: int) -> int | None:
+        """How many lanes an env server of our own is best asked for; None: as the servers say.
+
+        Its cores are those of the policy and the learner as well: more lanes than cores only take turns.
+        """
+        return min(num_envs, cores_here()) if self.embedded else None
 
     def fleet(
         self, on_event: Callable[[FleetEvent], None] | None = None, **settings: Any

@@ -27,21 +27,24 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("device", "cores", "flops", "overlapping", "expected"),
+    ("device", "cores", "flops", "rows", "overlapping", "expected"),
     [
-        ("cpu", 8, 2e4, True, (1, 1)),
-        ("cpu", 8, 2e7, False, (8, 8)),
-        ("cpu", 8, 2e7, True, (6, 2)),
-        ("cpu", 2, 2e7, True, (1, 1)),
-        ("cpu", 1, 2e7, False, (1, 1)),
-        ("cuda", 64, 2e7, True, (1, 1)),
+        ("cpu", 8, 2e4, 512, True, (1, 1)),
+        ("cpu", 8, 2e7, 8, False, (8, 1)),
+        ("cpu", 8, 2e7, 128, False, (8, 2)),
+        ("cpu", 8, 2e7, 1024, False, (8, 8)),
+        ("cpu", 8, 2e7, 1024, True, (6, 2)),
+        ("cpu", 8, 2e7, 8, True, (6, 1)),
+        ("cpu", 2, 2e7, 1024, True, (1, 1)),
+        ("cpu", 1, 2e7, 1024, False, (1, 1)),
+        ("cuda", 64, 2e7, 1024, True, (1, 1)),
     ],
 )
 def test_thread_counts_fit_the_machine(
-    device: str, cores: int, flops: float, overlapping: bool, expected: tuple[int, int]
+    device: str, cores: int, flops: float, rows: int, overlapping: bool, expected: tuple[int, int]
 ) -> None:
-    """Small networks get one thread, large ones share the cores, and the reason is in words."""
-    found = choose_threads(torch.device(device), cores, flops, overlapping=overlapping)
+    """Small networks get one thread, large ones share the cores; a forward of a few rows is not shared out."""
+    found = choose_threads(torch.device(device), cores, flops, rows, overlapping=overlapping)
     assert found[:2] == expected
     assert found.why
     assert overlapping is False or found.learner + found.acting <= max(cores, 2)
@@ -62,8 +65,9 @@ def test_what_is_asked_for_is_what_is_taken() -> None:
     """Counts of the configuration stand; what it leaves open follows from network, mode and cores."""
     spec = served(FRAMES, spaces.Discrete(2))
     model = build_model(spec, ModelConfig(), seed=1)
-    assert threads_for(model, spec, PPOConfig(mode="sync"), cores=8)[:2] == (8, 8)
-    assert threads_for(model, spec, PPOConfig(mode="async"), cores=8)[:2] == (6, 2)
+    assert threads_for(model, spec, PPOConfig(num_envs=512), cores=8)[:2] == (8, 8)
+    assert threads_for(model, spec, PPOConfig(num_envs=512, mode="async"), cores=8)[:2] == (6, 2)
+    assert threads_for(model, spec, PPOConfig(num_envs=8), cores=8)[:2] == (8, 1)
     asked = threads_for(model, spec, PPOConfig(act_threads=3), cores=8)
     assert asked == (8, 3, "8 for learning, 3 for acting, as asked")
     assert threads_for(model, spec, PPOConfig(learner_threads=5, act_threads=1), cores=8)[:2] == (5, 1)
