@@ -20,7 +20,7 @@ from asyncrl.wire.spec import LaneSpec
 
 SMALL_FLOPS: Final = 1e6  # of one row's forward; a dense network of two layers of 256 stays below
 # Of a forward, for each thread that shares it. Between two short ones the helpers fall asleep, and while they do not
-# they are in the way of the lanes and of the learner: Nature's network acts for 8 rows in 1.1 ms alone, in 0.9 with two.
+# they are in the way of lanes and learner: Nature's network acts for 8 rows in 1.1 ms alone, in 0.9 with two.
 SHARED_FLOPS: Final = 1e9
 
 
