@@ -1,0 +1,63 @@
+"""asyncrl search, and asyncrl eval --search: from options to a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl import cli
+from asyncrl.run.running import run_to_the_end
+from tests.unit.run.tiny_training import tiny_config
+
+pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
+
+LAKE = ["search", "--env-id", "FrozenLake-v1", "--env-kwargs", '{"is_slippery": false}', "--rng", "frozen"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["search"], "--env-id is missing"),
+        (["search", "--env-id", "CartPole-v1", "--sims", "0"], "--sims and --waves are 1 or more"),
+        (["search", "--env-id", "CartPole-v1", "--episodes", "0"], "--episodes and --num-envs are 1 or more"),
+        (["search", "--env-id", "CartPole-v1", "--algorithm", "best-of", "--leaf", "zero"], "it has no other --leaf"),
+        (["search", "--leaf", "nowhere"], "or the directory of a run, which this is not"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2, before anything is started."""
+    assert cli.main(arguments) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_the_lake_is_crossed_without_a_network(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three episodes by rollouts: a line for each, and what they cost."""
+    assert cli.main([*LAKE, "--sims", "150", "--episodes", "3", "--num-envs", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("return 1.00") == 3
+    assert "1.00 ± 0.00 over 3 episodes" in shown
+    assert "failed: none" in shown
+    assert "simulations/s" in shown
+
+
+def test_the_best_of_rollouts_is_a_plan_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """No tree, and every simulation of a step is under way at once."""
+    arguments = ["search", "--env-id", "CartPole-v1", "--algorithm", "best-of", "--rng", "frozen", "--rollout-steps"]
+    assert cli.main([*arguments, "10", "--sims", "16", "--waves", "16", "--episodes", "1", "--num-envs", "1"]) == 0
+    assert "over 1 episodes" in capsys.readouterr().out
+
+
+def test_a_run_is_searched_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By eval and by search, with its discount and its environment; another environment is refused."""
+    ran = run_to_the_end("ppo", tiny_config(tmp_path, total_timesteps=32, gamma=0.9, host="auto"))
+    run = str(ran.folder)
+    how = ["--sims", "6", "--rng", "frozen", "--episodes", "2", "--num-envs", "2"]
+    assert cli.main(["eval", run, "--search", "gumbel", *how]) == 0
+    assert "over 2 episodes" in capsys.readouterr().out
+    assert cli.main(["search", "--leaf", run, *how]) == 0
+    assert "CartPole-v1, puct, 6 simulations" in capsys.readouterr().out
+    assert cli.main(["search", "--leaf", run, "--env-id", "Acrobot-v1", *how]) == 2
+    assert "is a run of CartPole-v1, not of Acrobot-v1" in capsys.readouterr().err
+    assert cli.main(["eval", run, "--search", "puct", "--video", *how]) == 2
+    assert "leave out --sampled and --video" in capsys.readouterr().err
