@@ -48,8 +48,13 @@ def test_states_of_another_spec_are_refused() -> None:
 
 def test_states_have_a_limit() -> None:
     """What would be refused elsewhere does not leave."""
+    signer = Signer(KEY, HASH, "ale")
+    room = MAX_STATE_BYTES - len(signer.seal(b""))
+    sealed = signer.seal(bytes(room))
+    assert len(sealed) == MAX_STATE_BYTES
+    assert signer.open(sealed) == bytes(room)
     with pytest.raises(BadState, match="may leave"):
-        Signer(KEY, HASH, "ale").seal(np.zeros(MAX_STATE_BYTES // 8))
+        signer.seal(bytes(room + 1))
 
 
 def test_a_signed_value_that_is_none_is_refused() -> None:
