@@ -10,6 +10,7 @@ to load, step and save, one after the other. `unwrapped`: the emulator alone, fo
 from __future__ import annotations
 
 import asyncio
+import copy
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -74,7 +75,8 @@ class Looking:
         assert chosen is not None, reason
         codec, env = chosen
         env.reset(seed=1)
-        actions = [env.action_space.sample() for _ in range(256)]
+        space = copy.deepcopy(env.action_space)  # a space that is sampled from belongs to the state
+        actions = [space.sample() for _ in range(256)]
         state, _ = codec.capture(env)
 
         def bare(number: int) -> None:
