@@ -53,6 +53,10 @@ def _classic(env: str) -> str:
     return f"--env-id {env} --lanes 1 --eval-every 0 --final-eval-episodes 10"
 
 
+def _preset(name: str) -> str:
+    return f"--preset {name} --eval-every 0"
+
+
 ROWS: Final = (
     Row("cartpole-cleanrl", _classic("CartPole-v1"), 475, "train", "mean", "490.04 ± 6.12 (CleanRL)"),
     Row("cartpole-zoo", "--preset zoo-cartpole --eval-every 0", 495, "eval", "median", "500 ± 0 (zoo, one run)"),
@@ -89,6 +93,36 @@ ROWS: Final = (
         "train",
         "mean",
         "as cartpole-cleanrl: parity",
+    ),
+    Row(
+        "dqn-cartpole-cleanrl",
+        _classic("CartPole-v1"),
+        470,
+        "train",
+        "mean",
+        "488.69 ± 16.11 (CleanRL)",
+        algorithm="dqn",
+    ),
+    Row("c51-cartpole", _classic("CartPole-v1"), 440, "train", "mean", "481.20 ± 20.53 (CleanRL)", algorithm="c51"),
+    Row("dqn-cartpole-zoo", _preset("zoo-cartpole"), 495, "eval", "median", "500 ± 0 (zoo, one run)", algorithm="dqn"),
+    Row("dqn-acrobot", _preset("acrobot"), -100, "eval", "median", "-76.6 ± 11.8 (zoo, one run)", algorithm="dqn"),
+    Row(
+        "dqn-mountaincar-zoo",
+        _preset("zoo-mountaincar"),
+        -120,
+        "eval",
+        "median",
+        "-100.8 ± 9.9 (zoo, one run)",
+        algorithm="dqn",
+    ),
+    Row(
+        "apex-cartpole",
+        _preset("cartpole"),
+        450,
+        "eval",
+        "median",
+        "none: a bar of ours, 8 lanes and 200 k steps",
+        algorithm="apex",
     ),
     Row(
         "impala-cartpole",

@@ -10,6 +10,12 @@ from asyncrl.run.training import Training
 
 RATE_S: Final = 5.0  # speeds are over the last so many seconds
 KEPT_EVENTS: Final = 50
+SHOWN_LOSSES: Final = frozenset(
+    {
+        *("losses/policy_loss", "losses/value_loss", "losses/entropy", "losses/approx_kl"),
+        *("losses/td_loss", "losses/q_values", "charts/epsilon"),
+    }
+)
 
 
 class View:
@@ -46,9 +52,9 @@ class View:
             lag_max=training.metrics.get("async/policy_lag_max"),
             time_split=training.time_split(),
             losses={
-                name.removeprefix("losses/").removesuffix("_loss"): value
+                name.rpartition("/")[2].removesuffix("_loss"): value
                 for name, value in training.metrics.items()
-                if name in ("losses/policy_loss", "losses/value_loss", "losses/entropy", "losses/approx_kl")
+                if name in SHOWN_LOSSES
             },
             lanes=self._lanes(),
             events=tuple(training.log.events)[-KEPT_EVENTS:],
