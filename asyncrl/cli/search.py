@@ -41,13 +41,16 @@ class SearchHow(Reach):
     """Luck of simulated steps: drawn anew; that of the real environment, for those without luck only; or drawn anew
     from the root on."""
 
+    num_sampled: Number = 0
+    """Actions that are drawn for each state where they cannot be listed; 0: they can."""
+
     search_servers: Annotated[
         str | None, tyro.conf.arg(metavar="HOST:PORT,...", help_behavior_hint="(default: where the environments are)")
     ] = None
     """Env servers to look ahead on; states travel to them."""
 
     def check(self) -> None:
-        if self.sims < 1 or self.waves < 1:
+        if self.sims < 1 or self.waves < 1 or self.num_sampled < 0:
             raise ConfigError("--sims and --waves are 1 or more")
 
 
@@ -104,6 +107,7 @@ def plan_of(how: SearchHow, algorithm: Algorithm, leaf: str, gamma: float, rollo
         discount=gamma,
         rollout_steps=rollout_steps,
         gumbel_scale=0.0,
+        num_sampled=how.num_sampled,
     )
 
 

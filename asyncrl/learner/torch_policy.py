@@ -22,7 +22,7 @@ from torch import Tensor
 
 from asyncrl.keyed_noise import STEP_BITS, uniform
 from asyncrl.learner.machine import check_bf16, use_threads
-from asyncrl.learner.model import Model
+from asyncrl.learner.model import Model, Outputs
 from asyncrl.learner.publishing import Published, tensors_of
 from asyncrl.learner.staging import Staging
 from asyncrl.params import ParamMailbox
@@ -103,8 +103,7 @@ class ModelPolicy:
 class TorchPolicy(ModelPolicy):
     """Draws from the distribution of the model's head.
 
-    `seed`: of the run, for what is drawn. `deterministic`: the mode is taken instead. `tells_params`: those of the
-    distribution are kept with the actions, f4 [N, P].
+    `seed`: of the run, for what is drawn. `deterministic`: the mode is taken instead.
     """
 
     def __init__(
@@ -115,12 +114,10 @@ class TorchPolicy(ModelPolicy):
         *,
         device: torch.device | str | None = None,
         deterministic: bool = False,
-        tells_params: bool = False,
         version: int = 0,
         threads: int = 0,
     ) -> None:
         super().__init__(model, box, device=device, version=version, threads=threads)
-        self._tells_params = tells_params
         self._step = torch.compile(self._model.step) if model.config.compile else self._model.step
         self._head = self._model.head
         self._seed = seed
@@ -136,12 +133,16 @@ class TorchPolicy(ModelPolicy):
         out = self._step(upload("obs", obs), started, upload("carry", carry))
         noise = None if self._deterministic else self._noise_of(keys)
         action, log_prob = self._head.draw(out.params, allowed[0] if allowed else None, noise)
-        told = [out.params] if self._tells_params else []
+        told = self._told(out)
         down = self._staging.download([log_prob, out.value, *told, *action, *out.carry])
         told_down, rest = down[2 : 2 + len(told)], down[2 + len(told) :]
         stored = self._head.stored(rest[: len(action)])
         sent = self._head.env_action(stored)
         return Acted(stored, down[0], down[1], self.version, rest[len(action) :], sent, told_down)
+
+    def _told(self, out: Outputs) -> list[Tensor]:
+        """What is kept with the actions, per leaf [N, *shape]."""
+        return []
 
     def _noise_of(self, keys: Array) -> Tensor:
         """[N, num_noise] in (0, 1), the same tensor as before for the same keys."""

@@ -29,7 +29,7 @@ from asyncrl.errors import LaneLost, LocalProtocolError
 from asyncrl.keyed_noise import STEP_BITS, uniform
 from asyncrl.policy import Acted, Policy
 from asyncrl.records import Array
-from asyncrl.search import Root, SearchConfig, SearchResult, search
+from asyncrl.search import Proposal, Propose, Root, SearchConfig, SearchResult, search
 from asyncrl.search.remote import RemoteSimulator, first_action, num_actions
 from asyncrl.wire.flags import RowState
 from asyncrl.wire.spec import LaneSpec
@@ -50,6 +50,7 @@ class SearchWish:
     keeps: bool = False  # targets for the learner, as `Acted.kept`: see `SearchActor`
     reward: Callable[[Array], Array] | None = None  # from raw rewards to those that values are of
     brief: bool = False  # forwards on the loop
+    propose: Propose | None = None  # where actions are sampled and no policy draws them
 
 
 @dataclass
@@ -68,7 +69,7 @@ class _Waiter(NamedTuple):
 
 
 class PolicyJudge:
-    """The policy as a search's evaluator. Its `Acted.kept` are the logits, or K actions and what they weigh."""
+    """A policy that keeps its logits, as what judges the leaves of a search."""
 
     def __init__(self, batcher: ActBatcher, lane: int) -> None:
         self._batcher, self._lane = batcher, lane
@@ -80,6 +81,21 @@ class PolicyJudge:
         acted = await self._batcher.submit(request)
         self.version = acted.version
         return acted.kept[0], acted.value
+
+
+class PolicyProposer:
+    """A policy that keeps samples of its actions, as what proposes them to a search."""
+
+    def __init__(self, batcher: ActBatcher, lane: int) -> None:
+        self._batcher, self._lane = batcher, lane
+        self.version = 0
+
+    async def __call__(self, obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:
+        """See `Propose`. Cancelled, it drops the rows."""
+        request = ActRequest(self._lane, obs, np.zeros(len(obs[0]), np.bool_), keys=keys)
+        acted = await self._batcher.submit(request)
+        self.version = acted.version
+        return Proposal(acted.kept, np.zeros((len(keys), num_sampled)), acted.value)
 
 
 class SearchActor:
@@ -198,7 +214,9 @@ class SearchActor:
 
     async def _found(self, group: int, requests: Sequence[ActRequest]) -> list[Acted]:
         joined = self._joiners[group].join(requests)
-        judge = None if self._batcher is None else PolicyJudge(self._batcher, group)
+        judge: PolicyJudge | PolicyProposer | None = None
+        if self._batcher is not None:
+            judge = (PolicyJudge if num_actions(self._spec) else PolicyProposer)(self._batcher, group)
         drawn: Acted | None = None
         if not self._wish.acts:
             assert self._batcher is not None
@@ -250,7 +268,11 @@ class SearchActor:
             return []
 
     async def _search(
-        self, roots: Sequence[Root], judge: PolicyJudge | None, joined: ActRequest, places: Sequence[int]
+        self,
+        roots: Sequence[Root],
+        judge: PolicyJudge | PolicyProposer | None,
+        joined: ActRequest,
+        places: Sequence[int],
     ) -> list[SearchResult]:
         if not roots:
             return []
@@ -258,7 +280,7 @@ class SearchActor:
         keys = joined.keys[list(places)]
         config = self._wish.plan(int((keys & _STEPS).max()))
         rng = np.random.default_rng([self._wish.seed, *keys.tolist()])
-        results = await search(roots, self.simulator, judge, config, rng)
+        results = await search(roots, self.simulator, judge or self._wish.propose, config, rng)
         stats = self.stats
         stats.roots += len(roots)
         for result in results:

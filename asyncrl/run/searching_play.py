@@ -1,6 +1,7 @@
 """Whole episodes played by looking ahead: `asyncrl search`, and `asyncrl eval RUN --search`.
 
-Invariant: what is looked ahead from is what is played (test_a_plan_is_played_where_it_was_made).
+Invariants: what is looked ahead from is what is played (test_a_plan_is_played_where_it_was_made); on which machine that
+is done changes nothing (test_states_travel_to_servers_for_searching).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
 from asyncrl.config import RunConfig
 from asyncrl.errors import CheckpointMismatch
+from asyncrl.gym_spaces import space_of
 from asyncrl.learner.actor_critic import ActorCriticLearner
-from asyncrl.learner.prior_policy import prior_policy
+from asyncrl.learner.prior_policy import prior_policy, proposing_policy
 from asyncrl.learner.rewards import train_reward
 from asyncrl.policy import Policy
 from asyncrl.records import Array
@@ -30,6 +32,7 @@ from asyncrl.run.searching import SearchActor, SearchStats, SearchWish
 from asyncrl.run.searching_lanes import simulation_lanes
 from asyncrl.run.serving import serving
 from asyncrl.search import SearchConfig
+from asyncrl.search.local import UniformProposals
 from asyncrl.search.remote import RemoteCounts, check_support
 
 GROUPS: Final = 2  # one looks ahead while the leaves of the other are judged
@@ -76,9 +79,14 @@ async def play_by_search(
         check_support(fleet.lanes, exports=bool(others))
         policy, reward, brief = None, None, True
         if wish.checkpoint is not None:
-            policy, reward, brief = await asyncio.to_thread(_judge, config, wish.checkpoint, fleet)
+            policy, reward, brief = await asyncio.to_thread(_judge, config, wish, fleet)
         searched = SearchWish(
-            plan=lambda step: wish.plan, seed=wish.seed, num_groups=GROUPS, reward=reward, brief=brief
+            plan=lambda step: wish.plan,
+            seed=wish.seed,
+            num_groups=GROUPS,
+            reward=reward,
+            brief=brief,
+            propose=_by_chance(fleet) if wish.plan.num_sampled else None,
         )
         began = time.perf_counter()
         actor = SearchActor(fleet.lanes, searched, policy, others)
@@ -87,16 +95,26 @@ async def play_by_search(
         return SearchPlayed(played, actor.stats, actor.simulator.counts, time.perf_counter() - began)
 
 
-def _judge(
-    config: RunConfig, checkpoint: tuple[str, Checkpoint], fleet: Fleet
-) -> tuple[Policy, Callable[[Array], Array], bool]:
-    """The network of a run, what it was rewarded with, and whether its forwards are brief."""
-    algorithm, saved = checkpoint
+def _by_chance(fleet: Fleet) -> UniformProposals:
+    """Any action of the space is as good as another."""
     assert fleet.spec is not None
+    return UniformProposals(space_of(fleet.spec.action))
+
+
+def _judge(config: RunConfig, wish: SearchPlayWish, fleet: Fleet) -> tuple[Policy, Callable[[Array], Array], bool]:
+    """The network of a run, what it was rewarded with, and whether its forwards are brief."""
+    assert wish.checkpoint is not None
+    assert fleet.spec is not None
+    algorithm, saved = wish.checkpoint
     Identity(algorithm, config.env_id, fleet.spec.hash().hex()).check(saved.manifest.identity, saved.path)
     learning = Learning(config, fleet.spec)
     learning.load(Saved.of(saved.parts))
-    policy = prior_policy(learning.learner, None, threads=learning.threads.acting)
+    threads = learning.threads.acting
+    policy: Policy
+    if wish.plan.num_sampled:
+        policy = proposing_policy(learning.learner, wish.plan.num_sampled, threads=threads)
+    else:
+        policy = prior_policy(learning.learner, None, threads=threads)
     return policy, reward_of(learning, config), learning.acts_briefly
 
 

@@ -1,0 +1,107 @@
+"""Whole episodes, played by looking ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from asyncrl.config import RunConfig
+from asyncrl.errors import CheckpointMismatch, ConfigError
+from asyncrl.run.checkpoints import load_newest
+from asyncrl.run.examining import EVAL_SEED
+from asyncrl.run.playing import PlayWish, play_run
+from asyncrl.run.run_dir import RunDir
+from asyncrl.run.running import Ran, run_to_the_end
+from asyncrl.run.searching_play import SearchPlayWish, play_by_search
+from asyncrl.run.session import saved_config
+from asyncrl.search import SearchConfig
+from tests.rig.processes import EnvServerProcess
+from tests.unit.run.tiny_training import tiny_config
+
+pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
+
+LAKE = RunConfig(env_id="FrozenLake-v1", env_kwargs='{"is_slippery": false}')
+ROLLOUTS = SearchConfig(num_simulations=150, waves=8, leaf="rollout", rollout_steps=100, rng="frozen")
+JUDGED = SearchConfig(algorithm="gumbel", num_simulations=6, waves=4, rng="frozen", gumbel_scale=0.0)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A run that has learned nothing much."""
+    return run_to_the_end("ppo", tiny_config(tmp_path_factory.mktemp("runs"), total_timesteps=320, host="auto"))
+
+
+async def test_a_plan_is_played_where_it_was_made() -> None:
+    """Four episodes on the lake without luck, without a network: each reaches the other shore, and each is told."""
+    heard: list[tuple[float, int]] = []
+    wish = SearchPlayWish(plan=ROLLOUTS, episodes=4, num_envs=2)
+    played = await play_by_search(LAKE, wish, None, None, lambda ret, length: heard.append((ret, length)))
+    assert played.evaluation.returns == (1.0, 1.0, 1.0, 1.0)
+    assert sorted(heard) == sorted(zip(played.evaluation.returns, played.evaluation.lengths, strict=True))
+    assert played.stats.roots >= sum(played.evaluation.lengths)
+    assert played.stats.simulations == 150 * played.stats.roots
+    assert not played.stats.failures
+
+
+async def test_states_travel_to_servers_for_searching(tmp_path: Path) -> None:
+    """Two servers with one key: what is played on the one is what is found on the other, step by step."""
+    key = tmp_path / "key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    lake = ['FrozenLake-v1{"is_slippery": false}']
+    option = ["--snapshot-key-file", str(key)]
+    alone = await play_by_search(LAKE, SearchPlayWish(plan=ROLLOUTS, episodes=1, num_envs=1), None)
+    async with (
+        EnvServerProcess(tmp_path, envs=lake, options=option, name="one") as one,
+        EnvServerProcess(tmp_path, envs=lake, options=option, name="two") as two,
+    ):
+        config = RunConfig(env_id="FrozenLake-v1")
+        wish = SearchPlayWish(plan=ROLLOUTS, episodes=1, num_envs=1, search_servers=two.address)
+        played = await play_by_search(config, wish, one.address)
+    assert played.evaluation == alone.evaluation
+
+
+async def test_a_run_judges_as_it_plays(ran: Ran) -> None:
+    """Its newest weights, on the seeds of its own evaluations; the same again, and through `play_run`."""
+    folder = RunDir(ran.folder)
+    algorithm, config = saved_config(folder)
+    judge = (algorithm, load_newest(folder.checkpoints))
+    wish = SearchPlayWish(plan=JUDGED, episodes=3, num_envs=3, checkpoint=judge, seed=config.seed + EVAL_SEED)
+    played = [(await play_by_search(config, wish, None)).evaluation for _ in range(2)]
+    assert played[0] == played[1]
+    assert await play_run(folder, PlayWish(episodes=3, num_envs=3, plan=JUDGED)) == played[0]
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["by chance", "by the policy"])
+async def test_actions_that_cannot_be_listed_are_sampled(tmp_path: Path, judged: bool) -> None:
+    """Pendulum, with samples of any action or of a policy's: the episode is played, and nothing fails."""
+    leaf: Literal["evaluate", "rollout"] = "evaluate" if judged else "rollout"
+    plan = SearchConfig(num_simulations=6, num_sampled=4, waves=4, rng="frozen", leaf=leaf, rollout_steps=5)
+    config, checkpoint = RunConfig(env_id="Pendulum-v1"), None
+    if judged:
+        tiny = tiny_config(tmp_path, env_id="Pendulum-v1", total_timesteps=32, host="auto")
+        ran = await asyncio.to_thread(run_to_the_end, "ppo", tiny)
+        algorithm, config = saved_config(RunDir(ran.folder))
+        checkpoint = (algorithm, load_newest(RunDir(ran.folder).checkpoints))
+    wish = SearchPlayWish(plan=plan, episodes=2, num_envs=2, checkpoint=checkpoint)
+    played = await play_by_search(config, wish, None)
+    assert played.evaluation.lengths == (200, 200)
+    assert played.stats.simulations == 2 * 200 * 6
+    assert not played.stats.failures
+
+
+async def test_what_cannot_be_played_is_said(ran: Ran, tmp_path: Path) -> None:
+    """Weights of another environment; states that cannot leave their server."""
+    folder = RunDir(ran.folder)
+    algorithm, _ = saved_config(folder)
+    wish = SearchPlayWish(plan=JUDGED, episodes=1, checkpoint=(algorithm, load_newest(folder.checkpoints)))
+    with pytest.raises(CheckpointMismatch):
+        await play_by_search(RunConfig(env_id="Acrobot-v1"), wish, None)
+    async with EnvServerProcess(tmp_path, envs=["CartPole-v1"]) as server:
+        apart = SearchPlayWish(plan=ROLLOUTS, episodes=1, search_servers=server.address)
+        with pytest.raises(ConfigError, match="give all env servers the same --snapshot-key-file"):
+            await play_by_search(RunConfig(env_id="CartPole-v1"), apart, server.address)
