@@ -57,6 +57,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "num_envs": 64,
     "num_steps": 16,
     "num_minibatches": 8,
+    "update_epochs": 8,
+    "search_window": 16,
     "lanes": 4,
     "learning_rate": 1e-3,
     "ent_coef": 0.0,
@@ -178,21 +180,21 @@ async def measure(game: str, folder: RunDir, num_games: int, sims: int) -> list[
     network = Network(folder, make_env())
     plan = SearchConfig(num_simulations=sims, discount=1.0, rng="frozen")
     ours: dict[str, tuple[Move, int]] = {
-        "the network's likeliest move": (network.move, num_games),
-        f"PUCT with the network, {sims} simulations": (searcher(plan, network), num_games),
+        "network": (network.move, num_games),
+        f"network, {sims} sims": (searcher(plan, network), num_games),
     }
-    theirs: dict[str, Move] = {"random moves": random_player(1)}
+    theirs: dict[str, Move] = {"random": random_player(1)}
     if game == "tictactoe":
-        theirs["the perfect player"] = perfect_player(2)
+        theirs["perfect"] = perfect_player(2)
     else:
         rollouts = SearchConfig(num_simulations=200, leaf="rollout", discount=1.0, rng="frozen")
-        theirs["a search by 200 rollouts"] = searcher(rollouts, None, 3)
+        theirs["200 rollouts"] = searcher(rollouts, None, 3)
     rows: list[Row] = []
     for name, (move, count) in ours.items():
         for against, other in theirs.items():
             score = await play(make_env, move, other, count)
             rows.append(
-                Row(f"{game}, {count} games", f"{name} against {against}", float(score.lost), "lost", note=str(score))
+                Row(f"{game}, {count} games", f"{name} v. {against}", float(score.lost), "lost", note=str(score))
             )
     return rows
 

@@ -25,6 +25,7 @@ class SearchSettings(RunConfig):
     search_ramp: float = 0.5  # share of total_timesteps in which they become more
     search_share: float = 0.25  # ppo-aux: of states that are searched
     search_coef: float = 1.0  # weight of the distance to the policy that searches recommend
+    search_window: int = 4  # exit: rounds that are learned from, the newest among them
     search_waves: int = 8  # simulations of a search that are under way at once
     search_rng: Literal["resample", "frozen", "open_loop"] = "resample"  # luck; frozen: for environments without
     search_temperature: float = 1.0  # exit: of what is played
@@ -41,7 +42,7 @@ class SearchSettings(RunConfig):
 
     def check(self) -> None:
         super().check()
-        self.check_positive("search_sims", "search_sims_first", "search_waves")
+        self.check_positive("search_sims", "search_sims_first", "search_waves", "search_window")
         self.check_shares("search_ramp", "search_share", "search_epsilon", "search_noise")
         if self.search != "off" and not self.search_temperature:
             raise ConfigError("search_temperature is 0: what is played needs a probability, such as 0.25 gives it")

@@ -16,7 +16,7 @@ from asyncrl.config import PPOConfig
 from asyncrl.errors import ConfigError
 from asyncrl.learner.algorithms import open_learner
 from asyncrl.learner.batches import Stage
-from asyncrl.learner.exit import Exit, SearchedPPO
+from asyncrl.learner.exit import Exit, Rows, SearchedPPO
 from asyncrl.learner.exit_targets import search_returns
 from asyncrl.learner.ppo import PPO
 from asyncrl.records import Unroll
@@ -26,7 +26,14 @@ from tests.unit.learner.unrolls import acted, cartpole, changed, model_for
 
 # One minibatch: who goes first in it changes nothing.
 EXIT = PPOConfig(
-    num_envs=4, num_steps=32, search="exit", num_minibatches=1, update_epochs=2, anneal_lr=False, learning_rate=1e-3
+    num_envs=4,
+    num_steps=32,
+    search="exit",
+    search_window=2,
+    num_minibatches=1,
+    update_epochs=2,
+    anneal_lr=False,
+    learning_rate=1e-3,
 )
 AUX = dataclasses.replace(EXIT, search="ppo-aux", search_coef=0.7)
 
@@ -79,6 +86,30 @@ def test_rows_without_a_search_teach_no_policy() -> None:
         learner.update([each], 0.0)
         found.append(parameters_of(learner.model))
     torch.testing.assert_close(found[0], found[1], atol=0, rtol=0)
+
+
+def test_an_epoch_is_drawn_from_the_last_rounds() -> None:
+    """Of three rounds the last two: each of their rows once in two epochs' worth at most, none of the first."""
+    config = dataclasses.replace(EXIT, num_minibatches=4, update_epochs=1)
+    learner = Exit(model_for(config), config)
+    seen: list[Tensor] = []
+    losses = learner._losses
+
+    def watched(rows: Rows) -> tuple[Tensor, ...]:
+        seen.append(rows.obs[0].clone())
+        return losses(rows)
+
+    learner._losses = watched  # type: ignore[method-assign]
+    unrolls = [searched(acted(learner.model, seed=seed), seed=seed) for seed in (0, 100, 200)]
+    for unroll in unrolls:
+        seen.clear()
+        learner.update([unroll], 0.0)
+        assert len(torch.cat(seen)) == 128
+    drawn = {tuple(row) for row in torch.cat(seen).tolist()}
+    rounds = [{tuple(row) for row in unroll.obs[0].reshape(-1, 4).tolist()} for unroll in unrolls]
+    assert len(drawn) == 128
+    assert drawn <= rounds[1] | rounds[2]
+    assert 40 < len(drawn & rounds[1]) < 88
 
 
 def gradient_of(learner: PPO, unroll: Unroll) -> Tensor:
