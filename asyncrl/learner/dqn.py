@@ -106,12 +106,12 @@ class DQN:
         sums, good = np.zeros(len(SHOWN)), 0
         for _ in range(count):
             sample = self.replay.sample(self.config.minibatch_size, self._rng, beta)
-            total, td, q = self._losses(*self._tensors(sample))
+            total, error, q = self._losses(*self._tensors(sample))
             gradient = self.optimiser.gradient(total)
             norm, loss, mean_q = torch.stack([torch.linalg.vector_norm(gradient), total.detach(), q]).tolist()
             if math.isfinite(norm) and math.isfinite(loss):
                 self.optimiser.step(gradient, norm, rate, self.config.max_grad_norm)
-                self._prioritise(sample, td)
+                self._prioritise(sample, error)
                 sums += (loss, mean_q, norm)
                 good += 1
             elif self.config.nonfinite == "raise":
@@ -120,9 +120,9 @@ class DQN:
         if good:
             self._shown = dict(zip(SHOWN, (sums / good).tolist(), strict=True))
 
-    def _prioritise(self, sample: Sample, loss: Tensor) -> None:
+    def _prioritise(self, sample: Sample, error: Tensor) -> None:
         if self.config.prioritized:
-            priorities = loss.cpu().numpy().astype(np.float64) + LEAST_PRIORITY
+            priorities = np.abs(error.cpu().numpy().astype(np.float64)) + LEAST_PRIORITY
             self.replay.update_priorities(sample.rows, sample.generations, priorities)
 
     # ------------------------------------------------------------------------------------------------ losses
@@ -140,19 +140,19 @@ class DQN:
     def _plain_losses(
         self, obs: list[Tensor], next_obs: list[Tensor], mask: Tensor | None, action: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The weighted mean, the priority of each row [N], and the mean value of what was done."""
+        """The weighted mean, the error of each row [N], and the mean value of what was done."""
         reward, discount, weight = numbers.unbind(0)
         with torch.no_grad():
             target = self._target(next_obs, mask, reward, discount)
         self.model.draw_noise(self._rng)
         scores = chosen(self.model.scores(obs), action)
         if self.config.num_atoms:
-            loss = priority = distribution_loss(scores, target)
-            q = self.model.means(scores.detach())
+            loss, q = distribution_loss(scores, target), self.model.means(scores.detach())
+            error = loss.detach()
         else:
             loss, q = td_loss(scores, target, self.config.loss), scores.detach()
-            priority = (q - target).abs()
-        return (loss * weight).mean(), priority.detach(), q.mean()
+            error = q - target
+        return torch.dot(loss, weight) / len(loss), error, q.mean()
 
     def _target(self, next_obs: list[Tensor], mask: Tensor | None, reward: Tensor, discount: Tensor) -> Tensor:
         """[N], or [N, num_atoms] of a distribution."""

@@ -24,7 +24,10 @@ def best(q: Tensor, mask: Tensor | None) -> Tensor:
 
 def chosen(values: Tensor, action: Tensor) -> Tensor:
     """[N, A] -> [N], or [N, A, num_atoms] -> [N, num_atoms], of actions i8 [N]."""
-    return values[torch.arange(len(action), device=action.device), action]
+    # The gradient of a gather is several times as cheap as that of an index.
+    if values.dim() == 2:
+        return values.gather(1, action.unsqueeze(1)).squeeze(1)
+    return values.gather(1, action.view(-1, 1, 1).expand(-1, 1, values.shape[2])).squeeze(1)
 
 
 def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
