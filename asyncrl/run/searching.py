@@ -29,7 +29,8 @@ from asyncrl.errors import LaneLost, LocalProtocolError
 from asyncrl.keyed_noise import STEP_BITS, uniform
 from asyncrl.policy import Acted, Policy
 from asyncrl.records import Array
-from asyncrl.search import Proposal, Propose, Root, SearchConfig, SearchResult, search
+from asyncrl.run.searching_judges import PolicyJudge, PolicyProposer
+from asyncrl.search import Propose, Root, SearchConfig, SearchResult, search
 from asyncrl.search.remote import RemoteSimulator, first_action, num_actions
 from asyncrl.wire.flags import RowState
 from asyncrl.wire.spec import LaneSpec
@@ -66,36 +67,6 @@ class SearchStats:
 class _Waiter(NamedTuple):
     request: ActRequest
     answer: asyncio.Future[Acted]
-
-
-class PolicyJudge:
-    """A policy that keeps its logits, as what judges the leaves of a search."""
-
-    def __init__(self, batcher: ActBatcher, lane: int) -> None:
-        self._batcher, self._lane = batcher, lane
-        self.version = 0
-
-    async def __call__(self, obs: Sequence[Array], mask: Array | None, to_play: Array | None) -> tuple[Array, Array]:
-        """See `Evaluate`. Cancelled, it drops the rows."""
-        request = ActRequest(self._lane, obs, np.zeros(len(obs[0]), np.bool_), mask)
-        acted = await self._batcher.submit(request)
-        self.version = acted.version
-        return acted.kept[0], acted.value
-
-
-class PolicyProposer:
-    """A policy that keeps samples of its actions, as what proposes them to a search."""
-
-    def __init__(self, batcher: ActBatcher, lane: int) -> None:
-        self._batcher, self._lane = batcher, lane
-        self.version = 0
-
-    async def __call__(self, obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:
-        """See `Propose`. Cancelled, it drops the rows."""
-        request = ActRequest(self._lane, obs, np.zeros(len(obs[0]), np.bool_), keys=keys)
-        acted = await self._batcher.submit(request)
-        self.version = acted.version
-        return Proposal(acted.kept, np.zeros((len(keys), num_sampled)), acted.value)
 
 
 class SearchActor:
