@@ -79,6 +79,9 @@ class DQNConfig(RunConfig):
         self.check_shares("tau", "start_e", "end_e", "exploration_fraction", "alpha", "beta", "beta_final")
         if self.gradient_steps < 1 and self.gradient_steps != -1:
             raise ConfigError(f"gradient_steps is {self.gradient_steps}: 1 or more, or -1 for one per environment step")
+        least = 4 * self.batch_size
+        if self.buffer_size < least:
+            raise ConfigError(f"buffer_size is {self.buffer_size}: at least {least}, which are four rounds")
         if self.num_atoms == 1:
             raise ConfigError("num_atoms is 1: 2 or more, or 0 for no distribution")
         if self.num_atoms and self.v_min >= self.v_max:

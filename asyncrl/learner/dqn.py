@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -61,7 +61,10 @@ class DQN:
         self._rng = np.random.default_rng(config.seed)  # of draws and of noise
         self._staging = Staging(device)
         self._start = self.model.actions.start
-        self._losses = torch.compile(self._plain_losses) if config.compile else self._plain_losses
+        self._target_of: Callable[..., Tensor] = self._targets
+        self._loss_of: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._losses
+        if config.compile:
+            self._target_of, self._loss_of = torch.compile(self._targets), torch.compile(self._losses)
         self._shown: dict[str, float] = {}  # of the last gradient steps
 
     # ------------------------------------------------------------------------------------------------ an update
@@ -106,7 +109,7 @@ class DQN:
         sums, good = np.zeros(len(SHOWN)), 0
         for _ in range(count):
             sample = self.replay.sample(self.config.minibatch_size, self._rng, beta)
-            total, error, q = self._losses(*self._tensors(sample))
+            total, error, q = self._forward(*self._tensors(sample))
             gradient = self.optimiser.gradient(total)
             norm, loss, mean_q = torch.stack([torch.linalg.vector_norm(gradient), total.detach(), q]).tolist()
             if math.isfinite(norm) and math.isfinite(loss):
@@ -119,6 +122,8 @@ class DQN:
         self.num_updates += count
         if good:
             self._shown = dict(zip(SHOWN, (sums / good).tolist(), strict=True))
+        if count:
+            self._shown["losses/skipped_minibatches"] = float(count - good)
 
     def _prioritise(self, sample: Sample, error: Tensor) -> None:
         if self.config.prioritized:
@@ -137,14 +142,23 @@ class DQN:
         numbers = np.stack([sample.reward, sample.discount, sample.weights]).astype(np.float32, copy=False)
         return obs, next_obs, mask, *upload("numbers", [action, numbers])  # type: ignore[return-value]
 
-    def _plain_losses(
+    def _forward(
         self, obs: list[Tensor], next_obs: list[Tensor], mask: Tensor | None, action: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The weighted mean, the error of each row [N], and the mean value of what was done."""
+        """What `_losses` gives. Noise is drawn out here, as compiled code would draw it once and for all."""
         reward, discount, weight = numbers.unbind(0)
+        self.target.draw_noise(self._rng)
+        if self.config.double:
+            self.model.draw_noise(self._rng)
         with torch.no_grad():
-            target = self._target(next_obs, mask, reward, discount)
+            target = self._target_of(next_obs, mask, reward, discount)
         self.model.draw_noise(self._rng)
+        return self._loss_of(obs, action, target, weight)
+
+    def _losses(
+        self, obs: list[Tensor], action: Tensor, target: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The weighted mean, the error of each row [N], and the mean value of what was done."""
         scores = chosen(self.model.scores(obs), action)
         if self.config.num_atoms:
             loss, q = distribution_loss(scores, target), self.model.means(scores.detach())
@@ -154,16 +168,11 @@ class DQN:
             error = q - target
         return torch.dot(loss, weight) / len(loss), error, q.mean()
 
-    def _target(self, next_obs: list[Tensor], mask: Tensor | None, reward: Tensor, discount: Tensor) -> Tensor:
+    def _targets(self, next_obs: list[Tensor], mask: Tensor | None, reward: Tensor, discount: Tensor) -> Tensor:
         """[N], or [N, num_atoms] of a distribution."""
         model, target = self.model, self.target
-        target.draw_noise(self._rng)
         scores = target.scores(next_obs)
-        if self.config.double:
-            model.draw_noise(self._rng)
-            action = best(model.q_values(next_obs), mask)
-        else:
-            action = best(target.means(scores), mask)
+        action = best(model.q_values(next_obs) if self.config.double else target.means(scores), mask)
         following = chosen(scores, action)
         if self.config.num_atoms:
             return project(torch.softmax(following, -1), reward, discount, target.support)

@@ -14,6 +14,7 @@ from asyncrl.errors import ConfigError
     ("wrong", "text"),
     [
         ({"buffer_size": 0}, "buffer_size is 0: 1 or more"),
+        ({"buffer_size": 159, "num_envs": 4}, "buffer_size is 159: at least 160, which are four rounds"),
         ({"n_step": 0}, "n_step is 0: 1 or more"),
         ({"target_network_frequency": 0}, "target_network_frequency is 0: 1 or more"),
         ({"gradient_steps": 0}, "gradient_steps is 0: 1 or more, or -1"),

@@ -336,7 +336,8 @@ def test_a_loss_that_is_not_finite() -> None:
             with pytest.raises(NonFiniteUpdate, match="the loss is nan"):
                 learner.update(unrolls, 0.0)
         else:
-            assert "losses/td_loss" not in learner.update(unrolls, 0.0)
+            metrics = learner.update(unrolls, 0.0)
+            assert "losses/td_loss" not in metrics and metrics["losses/skipped_minibatches"] == 1
         assert torch.equal(parameters_of(learner.model), before)
 
 
