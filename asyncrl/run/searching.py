@@ -95,7 +95,7 @@ class SearchActor:
         self._joiners = [Joiner() for _ in range(self._num_groups)]
         self._batcher: ActBatcher | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._running: set[asyncio.Task[None]] = set()  # at most one a group
+        self._running: dict[int, asyncio.Task[None]] = {}  # by group
         self._since = 0.0
         self._closed = False
 
@@ -110,7 +110,7 @@ class SearchActor:
     async def __aexit__(self, *_exc: object) -> None:
         """Searches are cancelled and whoever waits hears of it. Cancelled, it leaves the forward to its thread."""
         self._closed = True
-        for task in self._running:
+        for task in self._running.values():
             task.cancel()
         for answer in self._answers.values():
             if not answer.done():
@@ -149,8 +149,11 @@ class SearchActor:
         return lane * self._num_groups // len(self._lanes)
 
     def _begin(self, group: int) -> None:
-        """Search, if all of a group wait. Those whose answer nobody wants any more do not."""
-        if self._closed or self._tasks is None:
+        """Search, if all of a group wait. Those whose answer nobody wants any more do not.
+
+        A lane that was lost may be back before the search that it was lost from has ended.
+        """
+        if self._closed or self._tasks is None or group in self._running:
             return
         found = self._waiting[group]
         waiting = {lane: waiter for lane, waiter in found.items() if not waiter.answer.done()}
@@ -161,13 +164,14 @@ class SearchActor:
         if not self._running:
             self._since = time.perf_counter()
         task = self._tasks.create_task(self._act(group, [waiting[lane] for lane in sorted(waiting)]))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
+        self._running[group] = task
+        task.add_done_callback(lambda _: self._ended(group))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+    def _ended(self, group: int) -> None:
+        del self._running[group]
         if not self._running:
             self.stats.searching_s += time.perf_counter() - self._since
+        self._begin(group)
 
     # ------------------------------------------------------------------ a group
 

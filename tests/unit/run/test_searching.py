@@ -212,6 +212,21 @@ async def test_a_lost_lane_costs_no_other_its_actions(tmp_path: Path) -> None:
         await assert_empty(fleet)
 
 
+async def test_a_lane_that_is_back_waits_for_the_end_of_its_search(address: str) -> None:
+    """Alone in its group, given up and submitted again at once: the second search begins when the first has ended."""
+    plan = SearchConfig(num_simulations=60, rng="frozen")
+    async with fleet_of(address, lanes=1) as fleet, SearchActor(fleet.lanes, wish(plan), Judge()) as actor:
+        (request,) = await requests_of(fleet)
+        first = actor.submit(request)
+        while actor.simulator.counts.frames < 3:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        acted = await actor.submit(request)
+        assert acted.kept[1].sum() == 4.0
+        assert actor.stats.simulations == 2 * 4 * 60
+        await assert_empty(fleet)
+
+
 async def requests_after_loss(fleet: Fleet) -> list[ActRequest]:
     """Of the lane that comes back, and of the other one again."""
     while True:
