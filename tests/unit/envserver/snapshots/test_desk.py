@@ -77,6 +77,22 @@ def test_restore_shows_what_the_snapshot_saw() -> None:
     assert rows.flags.tolist() == [NO_TRANSITION, FIRST | NO_TRANSITION]
 
 
+def test_a_child_goes_on_with_the_game_of_its_parent() -> None:
+    """Return and length of a game whose middle was looked ahead are those of the whole."""
+    lane = DeskLane(option("turns"))
+    lane.step(0, 0)
+    lane.snapshot([1])
+    lane.simulate(look(1, lane, 0, 0, keep_as=2))
+    lane.restore(0, 2, t=1)
+    for _ in range(2):
+        lane.step(1, 1)
+    stats = lane.step(1, 1).stats
+    assert stats is not None
+    moves = [0, 0, 0, 1, 1, 1]
+    wanted = sum(1.0 if move != t % 4 else 2.0 ** (9 + t) for t, move in enumerate(moves))
+    assert (stats.rows.tolist(), stats.lengths.tolist(), stats.returns.tolist()) == ([0], [6], [wanted])
+
+
 def test_restore_compares_before_it_sets() -> None:
     """Another step or incarnation than the client believes: STALE, and the slot goes on; then what is not there."""
     lane, twin = DeskLane(option("walk")), DeskLane(option("walk"))
