@@ -18,6 +18,8 @@ def train_in_console(
     """The run; its exit status."""
     dashboard = Dashboard(Console(highlight=False))
     steps = f"{config.num_rounds * config.batch_size:,} steps, {config.num_envs} x {config.num_steps} a round"
+    if config.batch_size != config.num_envs * config.num_steps:
+        steps += f", {config.batch_size:,} an update"
     dashboard.say(f"{algorithm} on {config.env_id}: {steps}, {config.mode}, seed {config.seed}")
     dashboard.say(f"environments: {servers or 'an env server of our own'}")
     ran = run_to_the_end(algorithm, config, servers, access, dashboard=dashboard, say=dashboard.say)

@@ -34,7 +34,8 @@ REPLAYING: Final[dict[str, Any]] = {  # a ring that goes round, and gradient ste
     "hidden_sizes": [16],
     "log_every": 0,
 }
-ALGORITHMS = {"ppo": {}, "dqn": REPLAYING | {"double": True}, "rainbow": REPLAYING, "apex": REPLAYING}
+STALE: Final[dict[str, Any]] = {"optimizer": "rmsprop", "rms_momentum": 0.5, "normalize_reward": True}
+ALGORITHMS = {"ppo": {}, "impala": STALE, "dqn": REPLAYING | {"double": True}, "rainbow": REPLAYING, "apex": REPLAYING}
 
 
 def settings(tmp_path: Path, name: str, algorithm: str = "ppo", **changed: Any) -> RunConfig:
@@ -120,7 +121,7 @@ def test_exact_resume(tmp_path: Path, algorithm: str) -> None:
     first, second = final(killed), final(whole)
     assert first.step == second.step
     of_learner = {name for name in first.parts if name.startswith(("learner", "replay"))}
-    assert len(of_learner) == (2 if algorithm == "ppo" else 4)
+    assert len(of_learner) == (2 if algorithm in ("ppo", "impala") else 4)
     for name in of_learner:
         assert_equal(first.parts[name], second.parts[name])
     assert curves(killed) == curves(whole)
