@@ -40,10 +40,10 @@ class Policy(Protocol):
     ) -> Acted:
         """One action per row.
 
-        `obs`: per leaf [N, *shape], read-only to the policy and valid during the call alone. `mask`: b1 [N, mask_size]
-        of allowed actions, None for all. `first`: b1 [N], rows that begin an episode (their carry is to be ignored).
-        `carry`: as the previous `Acted.carry` of the same rows. `keys`: u8 [N], a number for each row that no other
-        row of the run has; noise that follows from it (see `keyed_noise`) does not depend on which rows share a
-        forward. None: any noise will do.
+        `obs`: per leaf [N, *shape], read-only to the policy and valid during the call alone. `mask`: b1 [N,
+        mask_size] of allowed actions, None for all. `first`: b1 [N], rows that begin an episode (their carry is to be
+        ignored). `carry`: as the previous `Acted.carry` of the same rows, () before there is one. `keys`: u8 [N], a
+        number for each row that no other row of the run has; noise that follows from it (see `keyed_noise`) does not
+        depend on which rows share a forward. None: any noise will do.
         """
         ...

@@ -48,7 +48,7 @@ class Joiner:
         """The rows of all as those of one, that of the first lane; valid until the next call."""
         obs = self._join_leaves("obs", [request.obs for request in requests])
         first = self._join("first", [request.first for request in requests])
-        carry = self._join_leaves("carry", [request.carry for request in requests])
+        carry = self._join_leaves("carry", _carries(requests))
         keys = self._join_if_all("keys", [request.keys for request in requests])
         to_play = self._join_if_all("to_play", [request.to_play for request in requests])
         return ActRequest(requests[0].lane, obs, first, self._join_masks(requests), carry, keys, to_play)
@@ -81,6 +81,15 @@ class Joiner:
         """[N], if all lanes have it."""
         there = [part for part in parts if part is not None]
         return self._join(name, there) if len(there) == len(parts) else None
+
+
+def _carries(requests: Sequence[ActRequest]) -> list[Sequence[Array]]:
+    """Of each lane; zeros for one that acts for the first time beside others that do not."""
+    known = next((request.carry for request in requests if request.carry), ())
+    return [
+        request.carry or [np.zeros((len(request.first), *leaf.shape[1:]), leaf.dtype) for leaf in known]
+        for request in requests
+    ]
 
 
 def split(acted: Acted, sizes: Sequence[int]) -> list[Acted]:

@@ -130,7 +130,8 @@ class TorchPolicy(ModelPolicy):
     ) -> Acted:
         upload = self._staging.upload
         started, *allowed = upload("rows", [first] if mask is None else [first, mask])
-        out = self._step(upload("obs", obs), started, upload("carry", carry))
+        before = upload("carry", carry) if carry else self._model.initial_carry(len(first))
+        out = self._step(upload("obs", obs), started, before)
         noise = None if self._deterministic else self._noise_of(keys)
         action, log_prob = self._head.draw(out.params, allowed[0] if allowed else None, noise)
         told = self._told(out)

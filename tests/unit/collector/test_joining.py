@@ -88,3 +88,14 @@ def test_what_is_sent_is_the_action_unless_said_otherwise() -> None:
     """() in env_action: the environments get what is stored."""
     acted = Acted([np.arange(2)], np.zeros(2), np.zeros(2), 0)
     assert acted.sent_action is acted.action
+
+
+def test_a_lane_that_acts_first_joins_with_zeros() -> None:
+    """Beside one that has a carry; where nobody has one the policy sees none."""
+    joiner, policy = Joiner(), Mirror()
+    new = request(1, 3)._replace(carry=())
+    joiner.act(policy, [request(0, 2), new])
+    (carry,) = policy.shown[-1][3]
+    np.testing.assert_array_equal(carry, np.concatenate([request(0, 2).carry[0], np.zeros((3, 3))]))
+    joiner.act(policy, [new, new])
+    assert policy.shown[-1][3] == []

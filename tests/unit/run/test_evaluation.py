@@ -17,7 +17,9 @@ import pytest
 from asyncrl.client.connecting import connect
 from asyncrl.policy import Acted
 from asyncrl.run.evaluation import Evaluation, evaluate, shares
+from asyncrl.run.learning import Learning
 from asyncrl.wire.tensors import Array
+from tests.unit.run.tiny_training import tiny_config
 
 pytestmark = pytest.mark.rpc
 
@@ -118,3 +120,14 @@ async def test_a_cancelled_evaluation_leaves_nothing_unsaid() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await evaluate(fleet, Slow(), 10**6, seed=3)
+
+
+async def test_a_policy_with_a_memory_is_evaluated(tmp_path: Path) -> None:
+    """Nobody gives it a carry for the first step; after that it has its own."""
+    config = tiny_config(tmp_path, gru_size=8)
+    fleet = connect(env="CartPole-v1", num_envs=4, lanes=2, auto_reset=False, seed=7)
+    async with fleet as opened:
+        assert opened.spec is not None
+        policy = Learning(config, opened.spec).frozen_policy(deterministic=True)
+        found = await evaluate(opened, policy, 6, seed=7)
+    assert len(found.returns) == 6
