@@ -184,7 +184,13 @@ def draw(points: Sequence[Point], title: str, path: Path) -> None:
         axis.errorbar(values, [each.mean for each in played], [each.error for each in played], marker="o", capsize=3)
         for chance in (each for each in points if each.sims == RANDOM):
             axis.axhline(chance.mean, color="tab:gray", linestyle=":", label="random actions")
-        axis.set_xscale("symlog" if min(values) == 0 else "log")
+        if min(values) == 0:
+            axis.set_xscale("symlog", linthresh=1)
+            axis.set_xlim(-0.3, 1.5 * max(values))
+        else:
+            axis.set_xscale("log")
+        axis.set_xticks(values, [f"{value:.3g}" for value in values])
+        axis.minorticks_off()
         axis.set_xlabel(label)
         axis.legend(loc="best")
     axes[0].set_ylabel(f"mean return of {len(played[0].returns)} episodes")

@@ -29,7 +29,7 @@ from asyncrl.client.embedded import EmbeddedServer
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.errors import ConfigError
 from asyncrl.records import Array
-from asyncrl.search import SearchConfig, search
+from asyncrl.search import Evaluate, SearchConfig, search
 from asyncrl.search.local import LocalSimulator
 from asyncrl.search.remote import RemoteSimulator
 from asyncrl.wire.step_rows import StepRows
@@ -55,10 +55,13 @@ class Options:
     round_s: float = 2.0
 
 
-async def judge(obs: Sequence[Array], mask: Array | None, to_play: Array | None) -> tuple[Array, Array]:
+def judge_of(num_actions: int) -> Evaluate:
     """Nothing is likelier or better than anything else."""
-    assert mask is not None
-    return np.zeros(mask.shape), np.zeros(len(mask))
+
+    async def judge(obs: Sequence[Array], mask: Array | None, to_play: Array | None) -> tuple[Array, Array]:
+        return np.zeros((len(obs[0]), num_actions)), np.zeros(len(obs[0]))
+
+    return judge
 
 
 class Searching:
@@ -69,6 +72,7 @@ class Searching:
         self._name = option.partition("=")[0].partition("{")[0]
         self._rates: dict[str, list[float]] = {}
         self._notes: dict[str, str] = {}
+        self._judge = judge_of(0)  # until the environment is known
 
     def measure(self, repeats: int) -> None:
         for _ in range(repeats):
@@ -98,7 +102,10 @@ class Searching:
         codec, env = chosen
         env.reset(seed=1)
         state, _ = codec.capture(env)
-        actions = [env.action_space.sample() for _ in range(256)]
+        assert isinstance(env.action_space, gymnasium.spaces.Discrete)
+        # A space that samples has a state of its own.
+        self._judge = judge_of(int(env.action_space.n))
+        actions = np.random.default_rng(0).integers(env.action_space.n, size=256) + env.action_space.start
         began, count = time.perf_counter(), 0
         while time.perf_counter() - began < self._options.round_s:
             look = codec.restore(env, state, count)
@@ -119,7 +126,7 @@ class Searching:
         rng, began, count = np.random.default_rng(0), time.perf_counter(), 0
         while time.perf_counter() - began < self._options.round_s:
             root = simulator.root(env, obs, info)
-            [found] = await search([root], simulator, judge, SearchConfig(num_simulations=SIMS, waves=8), rng)
+            [found] = await search([root], simulator, self._judge, SearchConfig(num_simulations=SIMS, waves=8), rng)
             count += found.num_simulations
         self._keep("copies, 1 x 8", count / (time.perf_counter() - began))
 
@@ -169,7 +176,7 @@ class Searching:
                 for lane, shown in rows.items()
                 for root in await simulator.take(lane, shown.obs, range(lane.num_slots), mask=shown.mask)
             ]
-            found = await search(taken, simulator, judge, plan, rng)
+            found = await search(taken, simulator, self._judge, plan, rng)
             simulator.give_back(taken)
             count += sum(result.num_simulations for result in found)
         counts = simulator.counts
