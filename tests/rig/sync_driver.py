@@ -72,7 +72,7 @@ class SyncDriver:
             carry=start,
             kept=kept,
             incarnation=np.zeros_like(every, np.int64),
-            **columns,  # type: ignore[arg-type]
+            **columns,
         )
         self._round += 1
         return unroll
