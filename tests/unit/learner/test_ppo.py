@@ -318,14 +318,6 @@ def test_target_kl_stops_early() -> None:
     assert learner_for(dataclasses.replace(hot, target_kl=1e4)).update([unroll], 0.0)["losses/epochs"] == 10
 
 
-def test_explained_variance_of_values() -> None:
-    """1 for values that are the targets, 0 for a constant, NaN where there is nothing to explain."""
-    target = np.array([1.0, 2.0, 4.0])
-    assert explained_variance(target, target) == 1.0
-    assert explained_variance(np.zeros(3), target) == pytest.approx(0.0)
-    assert math.isnan(explained_variance(target, np.ones(3)))
-
-
 def test_rewards_are_shaped_before_advantages() -> None:
     """Rewards of 400 clipped at 1 give the update that rewards of 1 give, and the unroll keeps its 400s."""
     unroll = acted(model_for(CONFIG))
