@@ -8,13 +8,16 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from asyncrl.records import Array
 from asyncrl.search import Root, SearchConfig, search
-from asyncrl.search.local import search_env
-from examples import connect4, tictactoe
+from asyncrl.search.local import action_of, search_env
+from asyncrl.search.tree import TERMINAL
+from examples import connect4, search_lake, search_own_simulator, tictactoe
 from tests.unit.search.tictactoe_rules import (
     EMPTY,
     Board,
@@ -334,3 +337,106 @@ def test_the_games_can_be_searched_from_any_root() -> None:
     config = SearchConfig(num_simulations=300, discount=1.0, rng="frozen")
     [result] = asyncio.run(search([root], Games(), exact, config, np.random.default_rng(0)))
     assert result.action == 6
+
+
+def shortest(start: int) -> int:
+    """Steps to 24, breadth first."""
+    frontier, steps = {start}, 0
+    while search_own_simulator.GOAL not in frontier:
+        frontier = {move(n) for n in frontier for _name, move in search_own_simulator.MOVES}
+        steps += 1
+    return steps
+
+
+async def test_the_example_finds_the_shortest_way() -> None:
+    """Every start of the example: the way of most visits is as short as any, and nothing is held."""
+    for start, result in zip((2, 3, 5, 7, 10), await search_own_simulator.main(), strict=True):
+        tree, node, steps = result.tree, 0, 0
+        while tree.edge_visits[node].any():
+            node = int(tree.child[node, tree.edge_visits[node].argmax()])
+            steps += 1
+        assert steps == shortest(start)
+        assert tree.status[node] == TERMINAL
+
+
+async def test_the_lake_is_crossed() -> None:
+    """The example on ice that does not slip: the goal."""
+    assert await search_lake.main(num_simulations=150) == 1.0
+
+
+async def test_tictactoe_against_itself_is_a_game() -> None:
+    """Few simulations: legal moves to an end."""
+    moves = await tictactoe.main(num_simulations=20)
+    board = at(*moves)
+    assert len(set(moves)) == len(moves)
+    assert over(board)
+
+
+async def test_connect4_against_its_solver_is_a_game() -> None:
+    """A short look, a near horizon: legal moves to an end."""
+    moves = await connect4.main(num_simulations=10, depth=2)
+    board = connect4.Board(moves)
+    assert board.num_free == 0 or connect4.four_in_a_row(board.stones[1 - board.player])
+
+
+# ---------------------------------------------------------------------------------------------------- sampled actions
+
+
+class Aim(gymnasium.Env[Any, Any]):
+    """Three shots: choose a side and how far; what is paid is how near it comes to a target on that side."""
+
+    targets = (0.8, -0.3)
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 3, (1,), np.float32)
+        self.action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32)])
+        self._t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        side, far = int(action[0]), float(action[1][0])
+        self._t += 1
+        reward = (1.0 if side else 0.5) - abs(far - self.targets[side])
+        return np.full(1, self._t, np.float32), reward, self._t == 3, False, {}
+
+
+async def shots(num_simulations: int, seed: int) -> float:
+    env, total, rng = Aim(), 0.0, np.random.default_rng(seed)
+    env.reset()
+    config = SearchConfig(num_simulations=num_simulations, num_sampled=10, leaf="rollout", rng="frozen", c1=4.0)
+    for _ in range(3):
+        result = await search_env(env, config, rng)
+        action = action_of(env.action_space, result)
+        assert env.action_space.contains(action)
+        total += env.step(action)[1]
+    return total
+
+
+async def test_search_over_hybrid_actions_beats_its_proposal() -> None:
+    """A number and a choice at once: of ten proposals the search takes a far better one than the first."""
+    found = np.array([[await shots(n, seed) for n in (0, 100)] for seed in range(8)])
+    proposal, searched = found.mean(0)
+    assert searched > proposal + 1.0
+    assert searched > 1.8  # at best 3
+
+
+async def test_search_over_forces_beats_its_proposal() -> None:
+    """Pendulum, half a second: sampled torques with rollouts against the same torques without."""
+    found = []
+    for num_simulations in (0, 24):
+        env = gymnasium.make("Pendulum-v1")
+        total, rng = 0.0, np.random.default_rng(0)
+        for seed in range(3):
+            env.reset(seed=seed)
+            config = SearchConfig(
+                num_simulations=num_simulations, num_sampled=8, leaf="rollout", rollout_steps=10, rng="frozen", c1=4.0
+            )
+            for _ in range(25):
+                result = await search_env(env, config, rng)
+                total += float(env.step(action_of(env.action_space, result))[1])
+        found.append(total)
+    assert found[1] > found[0]
