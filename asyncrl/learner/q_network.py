@@ -3,7 +3,8 @@
 Of a distribution (`num_atoms`) the network gives logits over returns that are evenly spaced between `v_min` and
 `v_max`, and a value is its mean. `dueling` adds the state's value to advantages of mean 0; of distributions these are
 logits, added up before the softmax (test_dueling_of_distributions_is_before_the_softmax). `noisy` puts noise into every
-dense layer.
+dense layer. Weights and biases begin uniform within 1/√inputs, as where the published figures come from
+(test_weights_begin_as_published).
 
 Invariants: an action's value does not depend on the other rows (test_rows_do_not_see_each_other); a constant in all
 advantages changes nothing (test_dueling_advantages_have_no_mean).
@@ -17,15 +18,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from asyncrl.config import DQNConfig
 from asyncrl.errors import ConfigError
 from asyncrl.learner.model import Model, Outputs
 from asyncrl.learner.model_config import ModelConfig
-from asyncrl.learner.networks import linear
 from asyncrl.learner.noisy import NoisyLayers, make_noisy
-from asyncrl.learner.torsos import build_torso
+from asyncrl.learner.torsos import CustomTorso, build_torso
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.spaces import Node
 from asyncrl.wire.spec import LaneSpec
@@ -65,8 +65,11 @@ class QNetwork(Model):
         self.actions = discrete_actions(spec)
         self.torso = build_torso(spec, replace(config, share_trunk=True))
         num_features, width = self.torso.num_features[0], max(shape.num_atoms, 1)
-        self.advantage = linear(num_features, self.actions.n * width, 1.0)
-        self.value_out = linear(num_features, width, 1.0) if shape.dueling else None
+        self.advantage = nn.Linear(num_features, self.actions.n * width)
+        self.value_out = nn.Linear(num_features, width) if shape.dueling else None
+        for layer in self.modules() if not isinstance(self.torso, CustomTorso) else ():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                layer.reset_parameters()
         if shape.sigma0 is not None:
             make_noisy(self, shape.sigma0)
         support = torch.linspace(shape.v_min, shape.v_max, shape.num_atoms)

@@ -43,7 +43,7 @@ KINDS: list[dict[str, Any]] = [
     {},
     {"double": True, "dueling": True, "n_step": 3, "prioritized": True, "actor_priorities": True, "loss": "huber"},
     {"num_atoms": 21, "v_min": -2.0, "v_max": 2.0, "prioritized": True},
-    {"noisy": True, "dueling": True, "start_e": 0.0, "end_e": 0.0},
+    {"noisy": True, "dueling": True, "sigma0": 0.3},
 ]
 EACH = pytest.mark.parametrize("kind", KINDS, ids=["plain", "apex", "c51", "noisy"])
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
 
 from asyncrl.errors import ConfigError
 from asyncrl.learner.model_config import ModelConfig
@@ -86,6 +87,41 @@ def test_equal_seeds_give_equal_weights(shape: dict[str, Any]) -> None:
     state = first.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in second.state_dict().items())
     assert any(not torch.equal(state[name], tensor) for name, tensor in other.state_dict().items())
+
+
+@pytest.mark.parametrize("space", [VECTOR, FRAMES], ids=["vector", "frames"])
+def test_weights_begin_as_published(space: AnySpace) -> None:
+    """Uniform within 1/√inputs, weights and biases of every layer."""
+    model = made({"dueling": True}, space)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    assert len(layers) == (3 if space is VECTOR else 6)
+    for layer in layers:
+        bound = float(np.prod(layer.weight.shape[1:])) ** -0.5
+        for tensor in (layer.weight, layer.bias):
+            assert tensor is not None
+            assert 0.0 < float(tensor.detach().abs().max()) <= bound
+        if layer.weight.numel() > 1000:
+            assert float(layer.weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
+def test_networks_of_the_user_begin_as_the_user_has_it() -> None:
+    """Nothing is drawn over what it begins with."""
+
+    class Theirs(nn.Module):
+        num_features = 2
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+            nn.init.constant_(self.layer.weight, 0.25)
+
+        def forward(self, obs: list[Tensor]) -> Tensor:
+            found: Tensor = self.layer(obs[0])
+            return found
+
+    model = build_q_network(served(VECTOR, ACTIONS), ModelConfig(network=lambda *_: Theirs()), QShape(), 1)
+    weight = next(p for name, p in model.named_parameters() if name.endswith("layer.weight"))
+    assert bool((weight == 0.25).all())
 
 
 def test_the_trunk_is_one() -> None:
