@@ -104,6 +104,10 @@ class C51Config(DQNConfig):
 class RainbowConfig(C51Config):
     """Everything at once: double, dueling, n-step, prioritized, distributional, noisy. The paper's is preset atari."""
 
+    num_steps: int = 4  # per environment and round
+    gradient_steps: int = 2  # for each round; -1: as many as it has environment steps
+    learning_rate: float = 5.0e-4  # of the optimiser
+    learning_starts: int = 1_000  # environment steps before the first gradient step
     double: bool = True  # the online network chooses the action that the target network values
     dueling: bool = True  # advantages and a value of the state
     n_step: int = 3  # rewards before the bootstrap
