@@ -5,8 +5,8 @@ environment, in the same one, from a state captured right after a restore, and f
 reward and end has to be equal bit by bit. Only ALE games in nothing but wrappers that are known here are not tried:
 tests have tried them.
 
-Invariants: a codec that loses a part of the state is not used (test_a_codec_that_loses_state_is_not_used); no live slot
-takes part (test_probing_touches_no_live_slot).
+Invariants: a codec that loses a part of the state is not used (test_a_codec_that_loses_state_is_not_used); only
+environments made for it take part, and all but the one that is handed on are closed (test_what_was_tried_is_closed).
 """
 
 from __future__ import annotations
