@@ -369,3 +369,19 @@ def test_the_state_of_another_network_is_refused() -> None:
         learner_for().load(*other)
     with pytest.raises((RuntimeError, ValueError, LookupError)):
         learner_for(changed(dueling=True)).load(*learner_for().state())
+
+
+def test_the_state_is_a_copy() -> None:
+    """The next update writes into the learner, not into what was saved."""
+    learner = learner_for(changed(gradient_steps=4))
+    unrolls = collected(learner, 8, count=3)
+    learner.update(unrolls[:1], 0.0)
+    tensors, rest = learner.state()
+    before, counters = {name: tensor.clone() for name, tensor in tensors.items()}, copy.deepcopy(rest)
+    for unroll in unrolls[1:]:
+        learner.update([unroll], 0.0)
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in before.items())
+    assert rest == counters
+    now = learner.state()[0]
+    assert not torch.equal(now["model/advantage.bias"], before["model/advantage.bias"])
+    assert not torch.equal(now["target/advantage.bias"], before["target/advantage.bias"])
