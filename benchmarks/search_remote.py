@@ -96,7 +96,7 @@ class Searching:
     # ------------------------------------------------------------------ in this process
 
     def _bare(self) -> None:
-        recipe = Recipe(parse_env_option(self._option), {})
+        recipe = Recipe(parse_env_option(self._option), {}, capturable=True)
         chosen, reason = choose("auto", recipe.make)
         assert chosen is not None, reason
         codec, env = chosen
@@ -117,7 +117,7 @@ class Searching:
     async def _copies(self) -> None:
         if self._option.startswith("pong") or "ALE/" in self._option:
             return
-        env: gymnasium.Env[Any, Any] = Recipe(parse_env_option(self._option), {}).make()
+        env: gymnasium.Env[Any, Any] = Recipe(parse_env_option(self._option), {}, capturable=True).make()
         obs, info = env.reset(seed=1)
         try:
             simulator = LocalSimulator(env)

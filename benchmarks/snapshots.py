@@ -70,7 +70,7 @@ class Looking:
     # ------------------------------------------------------------------ without a wire
 
     def _in_process(self) -> None:
-        recipe = Recipe(parse_env_option(self._option), {})
+        recipe = Recipe(parse_env_option(self._option), {}, capturable=True)
         chosen, reason = choose("auto", recipe.make)
         assert chosen is not None, reason
         codec, env = chosen

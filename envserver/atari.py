@@ -58,14 +58,14 @@ class AtariSettings:
         merged.setdefault("max_episode_steps", MAX_FRAMES // merged.get("frameskip", 4))
         return AtariSettings(env_id, registered["game"], **merged)
 
-    def make(self, render_mode: str | None) -> AnyEnv:
-        """One game for a slot."""
+    def make(self, render_mode: str | None, *, capturable: bool = False) -> AnyEnv:
+        """One game for a slot; `capturable`: one whose states can be held, sticky actions among them."""
         options = {name: getattr(self, name) for name in ("mode", "difficulty") if getattr(self, name) is not None}
         env: AnyEnv = gymnasium.make(
             self.env_id,
             disable_env_checker=True,
             frameskip=1,
-            repeat_action_probability=0.0,
+            repeat_action_probability=0.0 if capturable else self.repeat_action_probability,
             full_action_space=self.full_action_space,
             max_num_frames_per_episode=None,
             # AtariPreprocessing fetches its own screens; this is only what the game renders in vain.
@@ -73,7 +73,7 @@ class AtariSettings:
             render_mode=render_mode,
             **options,
         )
-        if self.repeat_action_probability > 0.0:
+        if capturable and self.repeat_action_probability > 0.0:
             env = StickyActions(env, self.repeat_action_probability)
         env = AtariPreprocessing(
             env,

@@ -24,7 +24,8 @@ def build_host(alias: EnvAlias, wish: LaneWish, progress: Progress) -> Host:
     """The environments of a lane; ServerRefused: BAD_KWARGS, BUILD_FAILED, or UNSUPPORTED for a want nobody meets."""
     alias.check_kwargs(wish.kwargs)
     try:
-        recipe = Recipe(alias, wish.kwargs, wish.render, record=wish.snapshots and alias.snapshots.mode == "replay")
+        record = wish.snapshots and alias.snapshots.mode == "replay"
+        recipe = Recipe(alias, wish.kwargs, wish.render, record=record, capturable=wish.snapshots)
         renders = recipe.render_mode != ""
     except Exception as error:
         raise ServerRefused("BUILD_FAILED", faults.describe(error, f"looking up {alias.alias}")) from error

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
-from envserver.live_slots import LiveSlots
+
+if TYPE_CHECKING:  # it needs gymnasium, which the nursery and the server do without
+    from envserver.live_slots import LiveSlots
 
 Progress = Callable[[int, int], None]  # environments built, of how many
 

@@ -80,7 +80,7 @@ def desk_for(registry: Registry, alias: EnvAlias, host: Host, wish: LaneWish) ->
     rules = alias.snapshots
     if rules.model:
         model = registry.get(rules.model)
-        make_model = Recipe(model, {}).make
+        make_model = Recipe(model, {}, capturable=True).make
     capability, reason = capability_of(rules.mode, host.live.make, make_model)
     log.info("snapshots of %s: %s", alias.alias, reason)
     if capability is None:

@@ -27,9 +27,18 @@ AnyEnv = gymnasium.Env[Any, Any]
 class Recipe:
     """An alias with its final kwargs."""
 
-    def __init__(self, alias: EnvAlias, kwargs: Mapping[str, Any], render: bool = False, record: bool = False) -> None:
+    def __init__(
+        self,
+        alias: EnvAlias,
+        kwargs: Mapping[str, Any],
+        render: bool = False,
+        *,
+        record: bool = False,
+        capturable: bool = False,
+    ) -> None:
         self.alias = alias
         self.record = record  # environments remember their actions, from which snapshots are replayed
+        self.capturable = capturable  # states of the environments will be held
         self.kwargs = alias.merged(kwargs)
         self.render = render
         target = alias.env_id or alias.entry_point or ""
@@ -56,7 +65,7 @@ class Recipe:
     def _make(self) -> AnyEnv:
         render_mode = self.render_mode if self.render else None
         if self.atari is not None:
-            return self.atari.make(render_mode)
+            return self.atari.make(render_mode, capturable=self.capturable)
         kwargs = dict(self.kwargs)
         if render_mode:
             kwargs["render_mode"] = render_mode

@@ -58,7 +58,7 @@ def test_sticky_actions_are_those_of_ale(probability: float) -> None:
 
 def test_sticky_actions_follow_the_seed() -> None:
     """The same seed repeats the same frames; an unseeded reset goes on with the same stream."""
-    env = AtariSettings.of("ALE/Pong-v5", {"noop_max": 0}).make(None)
+    env = AtariSettings.of("ALE/Pong-v5", {"noop_max": 0}).make(None, capturable=True)
 
     def play(seed: int) -> list[Any]:
         found = []
@@ -88,12 +88,16 @@ def test_unknown_settings_are_refused() -> None:
 
 
 def test_the_settings_reach_the_game() -> None:
-    """Mode, difficulty and action set are the simulator's own; sticky actions are outside of it."""
+    """Mode, difficulty and action set are the simulator's own; sticky actions too, but where states will be held."""
     settings = {"mode": 4, "difficulty": 1, "full_action_space": True, "repeat_action_probability": 0.5}
-    env = AtariSettings.of("ALE/Breakout-v5", {**settings, "stack": 2, "screen_size": 30}).make(None)
+    chosen = AtariSettings.of("ALE/Breakout-v5", {**settings, "stack": 2, "screen_size": 30})
+    held = chosen.make(None, capturable=True)
+    assert held.unwrapped.ale.getFloat("repeat_action_probability") == 0.0  # type: ignore[attr-defined]
+    assert sticky_of(held).probability == 0.5
+    held.close()
+    env = chosen.make(None)
     game: Any = env.unwrapped
-    assert game.ale.getFloat("repeat_action_probability") == 0.0
-    assert sticky_of(env).probability == 0.5
+    assert game.ale.getFloat("repeat_action_probability") == 0.5
     assert (game._game_mode, game._game_difficulty, game.action_space.n) == (4, 1, 18)
     assert env.observation_space.shape == (2, 30, 30)
     env.close()

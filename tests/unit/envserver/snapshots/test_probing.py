@@ -177,7 +177,7 @@ def test_only_known_games_are_believed(wrap: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(probing, "_probe", lambda *of: probed.append(of))
 
     def make() -> Any:
-        env = AtariSettings.of("ALE/Pong-v5", {}).make(None)
+        env = AtariSettings.of("ALE/Pong-v5", {}).make(None, capturable=True)
         return env if wrap is None else wrap(env)
 
     assert choice("auto", make) == ("ale", EXACT, True)

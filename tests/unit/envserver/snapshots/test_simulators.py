@@ -112,7 +112,7 @@ def test_games_come_back_with_all_their_wrappers(game: str, sticky: float) -> No
     The soft end of a lost life, the frame stack, the screens of the maximum and sticky actions belong to the state.
     """
     settings = AtariSettings.of(game, {"repeat_action_probability": sticky, "soft_ends": True, "noop_max": 5})
-    env, other = settings.make(None), settings.make(None)
+    env, other = settings.make(None, capturable=True), settings.make(None, capturable=True)
     env.reset(seed=1)
     other.reset(seed=2)
     rng = np.random.default_rng(0)
@@ -147,7 +147,7 @@ def test_games_come_back_with_all_their_wrappers(game: str, sticky: float) -> No
 
 def test_sticky_actions_follow_the_state_or_the_seed() -> None:
     """No seed: the luck of the snapshot. A seed: luck of its own, the same for the same seed."""
-    env = AtariSettings.of("ALE/Breakout-v5", {"repeat_action_probability": 0.5}).make(None)
+    env = AtariSettings.of("ALE/Breakout-v5", {"repeat_action_probability": 0.5}).make(None, capturable=True)
     env.reset(seed=1)
     codec = simulator_codec(env)
     for action in (1, 0, 2, 3):
@@ -186,7 +186,7 @@ def test_bare_games_come_back(kwargs: dict[str, Any]) -> None:
 
 def test_values_of_other_games_are_refused() -> None:
     """Parts of the wrong kind, and too few of them."""
-    env = AtariSettings.of("ALE/Pong-v5", {}).make(None)
+    env = AtariSettings.of("ALE/Pong-v5", {}).make(None, capturable=True)
     env.reset(seed=1)
     codec = simulator_codec(env)
     good = codec.dump(codec.capture(env)[0])
