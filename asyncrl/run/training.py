@@ -194,7 +194,7 @@ class Training:
         progress.learner_epoch += 1
         settings: dict[str, Any] = {
             "num_envs": config.num_envs,
-            "lanes": config.lanes or servers.own_lanes(config.num_envs),
+            "lanes": servers.own_lanes(config.num_envs) if config.lanes is None else config.lanes,
             "host": config.host,
             "autoreset": config.autoreset,
             "seed": config.seed,
