@@ -27,6 +27,12 @@ ALGORITHMS: Final[Mapping[str, type[RunConfig]]] = MappingProxyType(
     }
 )
 
+
+def algorithm_of(config: RunConfig) -> str:
+    """The name of what a configuration is of."""
+    return next(name for name, kind in ALGORITHMS.items() if type(config) is kind)
+
+
 __all__ = [
     "ALGORITHMS",
     "A2CConfig",
@@ -39,4 +45,5 @@ __all__ = [
     "PPOConfig",
     "RainbowConfig",
     "RunConfig",
+    "algorithm_of",
 ]

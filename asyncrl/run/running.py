@@ -19,7 +19,7 @@ from asyncrl.client.addresses import parse
 from asyncrl.client.connecting import addresses
 from asyncrl.client.credentials import Access
 from asyncrl.client.loop_factory import new_event_loop
-from asyncrl.config import RunConfig
+from asyncrl.config import RunConfig, algorithm_of
 from asyncrl.errors import ConfigError
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.dashboard import Dashboard
@@ -51,7 +51,6 @@ class Ran(NamedTuple):
 
 def train(
     config: RunConfig,
-    algorithm: str = "ppo",
     servers: str | Sequence[str] | None = None,
     access: Access | None = None,
     *,
@@ -59,11 +58,11 @@ def train(
 ) -> Result:
     """Train to the end of the budget and evaluate; on `servers`, or on an env server of its own. Blocks.
 
-    Everything is under `config.run_dir`, in the directory `result.run`. `say` hears what happens, line by line. A run
-    of that name, or at the path `config.resume`, goes on. In the main thread the first Ctrl-C ends training with a
-    checkpoint; the result is then that of the run so far.
+    The type of the configuration says the algorithm. Everything is under `config.run_dir`, in the directory
+    `result.run`. `say` hears what happens, line by line. A run of that name, or at the path `config.resume`, goes on.
+    In the main thread the first Ctrl-C ends training with a checkpoint; the result is then that of the run so far.
     """
-    return run_to_the_end(algorithm, config, servers, access, say=say).result
+    return run_to_the_end(algorithm_of(config), config, servers, access, say=say).result
 
 
 def run_to_the_end(

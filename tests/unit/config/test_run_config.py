@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.config import PPOConfig
+from asyncrl.config import ALGORITHMS, PPOConfig, algorithm_of
 from asyncrl.errors import ConfigError
 
 
@@ -39,3 +39,9 @@ def test_rounds_are_whole() -> None:
     """As in CleanRL, what does not fill a round is not collected."""
     config = PPOConfig(num_envs=4, num_steps=128, total_timesteps=500_000)
     assert (config.batch_size, config.num_rounds) == (512, 976)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_configuration_knows_its_algorithm(name: str) -> None:
+    """Those that differ in defaults alone, too: a run is found again under its own name."""
+    assert algorithm_of(ALGORITHMS[name]()) == name
