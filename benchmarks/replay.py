@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 import tyro
 from rich.console import Console
 
+from benchmarks.comparing import asked, ratios_to, spelt, verdict
 from benchmarks.replay_peers.drawing import DrawSettings
 from benchmarks.report import Report, Row, take_peer_pythons
 from benchmarks.running import RunFailed, interpreter_for, middle, run
@@ -98,12 +99,7 @@ def chosen(options: Options) -> list[ReplayWorkload]:
     picked = [workload for workload in WORKLOADS if workload.name in (options.workload or [workload.name])]
     if options.seconds is not None:
         picked = [replace(each, settings=replace(each.settings, seconds=options.seconds)) for each in picked]
-    if options.peers is None:
-        return picked
-    wanted = [] if options.peers == "none" else options.peers.split(",")
-    if set(wanted) - set(PEERS):
-        raise SystemExit(f"--peers: {', '.join(sorted(set(wanted) - set(PEERS)))}? Known are {', '.join(PEERS)}")
-    return [replace(workload, peers=tuple(name for name in workload.peers if name in wanted)) for workload in picked]
+    return [replace(workload, peers=asked(options.peers, workload.peers, PEERS)) for workload in picked]
 
 
 class Results:
@@ -146,11 +142,11 @@ class Results:
             variant, threads = choice
             settings = replace(self.workload.settings, variant=variant, threads=threads)
             found = self._run(peer.module, settings, python)
-            self._say(turn, f"{name} ({_spelt(choice)})", found)
+            self._say(turn, f"{name} ({spelt(*choice)})", found)
             if found.get("batches_per_s", 0.0) > best:
                 best, self._best[name] = found["batches_per_s"], choice
                 versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
-                self.notes[name] = f"{_spelt(choice)}: the best of {len(self._choices(peer))} ({versions})"
+                self.notes[name] = f"{spelt(*choice)}: the best of {len(self._choices(peer))} ({versions})"
         if best:
             self.speeds.setdefault(name, []).append(best)
 
@@ -171,12 +167,8 @@ class Results:
 
     def ratios(self) -> dict[str, float]:
         """Ours divided by each peer."""
-        ours = self.speeds.get(SUBJECT, [])
-        return {
-            name: middle([mine / other for mine, other in zip(ours, self.speeds[name], strict=False)])
-            for name in self.workload.peers
-            if ours and name in self.speeds
-        }
+        peers = {name: self.speeds.get(name, []) for name in self.workload.peers}
+        return ratios_to(self.speeds.get(SUBJECT, []), peers)
 
     def rows(self) -> Iterator[Row]:
         workload = self.workload.name
@@ -191,13 +183,7 @@ class Results:
     def _verdict(self, target: Target) -> Row:
         values = self.figures.get(target.of)
         value = self.ratios().get(target.of) if values is None else middle(values)
-        note = "not measured" if value is None else "met" if target.met(value) else "MISSED"
-        return Row(self.workload.name, f"target {target.of} {target}", value, UNITS.get(target.of, "×"), note=note)
-
-
-def _spelt(choice: Choice) -> str:
-    variant, threads = choice
-    return f"{variant}, threads {threads}" if variant else f"threads {threads}"
+        return verdict(self.workload.name, target, value, UNITS.get(target.of, "×"))
 
 
 def main(options: Options) -> int:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
+from benchmarks.comparing import ratios_to, verdict
 from benchmarks.report import SPEED_UNIT, Report, Row, take_peer_pythons
 from benchmarks.running import MODULES, PEERS, SUBJECT, RunFailed, middle, peer_counts, run_ours, run_peer
 from benchmarks.workloads import BEST_SUBPROCESS, SUBPROCESS_PEERS, WORKLOADS, Target, Workload, named
@@ -153,12 +154,8 @@ class Results:
 
     def ratios(self) -> dict[str, float]:
         """Ours divided by each other."""
-        ours = self.speeds.get(SUBJECT, [])
-        found = {
-            name: middle([our / other for our, other in zip(ours, others, strict=False)])
-            for name, others in self.speeds.items()
-            if name != SUBJECT and ours
-        }
+        others = {name: speeds for name, speeds in self.speeds.items() if name != SUBJECT}
+        found = ratios_to(self.speeds.get(SUBJECT, []), others)
         subprocess_peers = [found[name] for name in SUBPROCESS_PEERS if name in found]
         if len(subprocess_peers) > 1:
             found[BEST_SUBPROCESS] = min(subprocess_peers)
@@ -179,9 +176,7 @@ class Results:
         ratios = self.ratios()
         values = self.figures.get(target.of)
         value = ratios.get(target.of) if values is None else middle(values)
-        note = "not measured" if value is None else "met" if target.met(value) else "MISSED"
-        unit = _unit(target.of) if values is not None else "×"
-        return Row(self.workload.name, f"target {target.of} {target}", value, unit, note=note)
+        return verdict(self.workload.name, target, value, _unit(target.of) if values is not None else "×")
 
 
 def _unit(figure: str) -> str:

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
+from benchmarks.comparing import asked, ratios_to, spelt, verdict
 from benchmarks.report import Report, Row, take_peer_pythons
 from benchmarks.running import middle
 from benchmarks.train_running import TrainRun, run_ours, run_peer
@@ -66,12 +67,7 @@ def chosen(options: Options) -> list[TrainWorkload]:
         value: Any = getattr(options, name)
         if value is not None:
             picked = [replace(each, settings=replace(each.settings, **{name: value})) for each in picked]
-    if options.peers is None:
-        return picked
-    wanted = [] if options.peers == "none" else options.peers.split(",")
-    if set(wanted) - set(PEERS):
-        raise SystemExit(f"--peers: {', '.join(sorted(set(wanted) - set(PEERS)))}? Known are {', '.join(PEERS)}")
-    return [replace(workload, peers=tuple(name for name in workload.peers if name in wanted)) for workload in picked]
+    return [replace(workload, peers=asked(options.peers, workload.peers, PEERS)) for workload in picked]
 
 
 class Results:
@@ -117,7 +113,7 @@ class Results:
         best = TrainRun(None)
         for variant, threads in (self._best[name],) if turn else tried:
             run = run_peer(peer, self.workload.settings, variant, threads)
-            self._say(turn, f"{name} ({_spelt(variant, threads)})", run)
+            self._say(turn, f"{name} ({spelt(variant, threads)})", run)
             if run.sps is None:
                 self.notes.setdefault(name, run.why)
             elif best.sps is None or run.sps > best.sps:
@@ -126,8 +122,8 @@ class Results:
                 break
         if best.sps is not None:
             self.speeds.setdefault(name, []).append(best.sps)
-            others = "; ".join(_spelt(*choice) for choice in tried)
-            self.notes[name] = f"{_spelt(*self._best[name])}: the best of {others} ({best.why})"
+            others = "; ".join(spelt(*choice) for choice in tried)
+            self.notes[name] = f"{spelt(*self._best[name])}: the best of {others} ({best.why})"
 
     def _choices(self, peer: Peer) -> list[tuple[str, int]]:
         wanted = self._options.threads
@@ -135,12 +131,8 @@ class Results:
 
     def ratios(self, subject: str) -> dict[str, float]:
         """This one of ours divided by each peer."""
-        ours = self.speeds.get(subject, [])
-        return {
-            name: middle([mine / other for mine, other in zip(ours, self.speeds[name], strict=False)])
-            for name in self.workload.peers
-            if ours and name in self.speeds
-        }
+        peers = {name: self.speeds.get(name, []) for name in self.workload.peers}
+        return ratios_to(self.speeds.get(subject, []), peers)
 
     def rows(self) -> Iterator[Row]:
         subjects = [subject.name for subject in self.workload.subjects]
@@ -157,12 +149,7 @@ class Results:
         subject, _, other = target.of.partition(" / ")
         values = self.figures.get(target.of)
         value = self.ratios(subject).get(other) if values is None else middle(values)
-        note = "not measured" if value is None else "met" if target.met(value) else "MISSED"
-        return Row(self.workload.name, f"target {target.of} {target}", value, "×" if other else "", note=note)
-
-
-def _spelt(variant: str, threads: int) -> str:
-    return f"{variant}, threads {threads}" if variant else f"threads {threads}"
+        return verdict(self.workload.name, target, value, "×" if other else "")
 
 
 def main(options: Options) -> int:

@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from benchmarks.versions import versions
 
 SHOWN = ("torch", "torchrl", "cpprb", "stable-baselines3", "numpy")
 FILL = 500  # transitions that are put in at a time
@@ -75,15 +76,5 @@ def report(make: Callable[[DrawSettings], Callable[[int], object]]) -> None:
     except ImportError as error:
         result: dict[str, Any] = {"absent": str(error)}
     else:
-        result = {"batches_per_s": batches_per_s(settings, one), "versions": _versions()}
+        result = {"batches_per_s": batches_per_s(settings, one), "versions": versions(SHOWN)}
     print(json.dumps(result), flush=True)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in SHOWN:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from benchmarks.versions import versions
 
 SHOWN = ("torch", "gymnasium", "ale-py", "stable-baselines3", "sample-factory", "ray")
 
@@ -68,17 +69,6 @@ class StepWindow:
         return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
 
 
-def versions() -> dict[str, str]:
-    """Of the packages that decide a speed, those that are here."""
-    found: dict[str, str] = {}
-    for package in SHOWN:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def report(train: Callable[[TrainSettings, StepWindow], None]) -> None:
     """The main of a peer: settings from the first argument, the result to the last line of the output."""
     settings = TrainSettings(**json.loads(sys.argv[1]))
@@ -88,5 +78,5 @@ def report(train: Callable[[TrainSettings, StepWindow], None]) -> None:
     except ImportError as error:
         result: dict[str, Any] = {"absent": str(error)}
     else:
-        result = {"sps": window.sps, "versions": versions()}
+        result = {"sps": window.sps, "versions": versions(SHOWN)}
     print(json.dumps(result), flush=True)
