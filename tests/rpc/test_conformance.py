@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncrl.client.grpc_transport import GrpcConnector
-from asyncrl.conformance import CHECKS, run_checks
+from asyncrl.conformance import CHECKS, looking, run_checks
 from tests.rpc.serving import serving
 
 pytestmark = pytest.mark.rpc
@@ -43,3 +43,16 @@ async def test_the_env_server_conforms(server: str, env: str) -> None:
     allowed = SKIPPED[env] | EVERYWHERE | ({"images_have_the_size_they_claim"} if env in UNDRAWN else set())
     assert skipped <= allowed, skipped - allowed
     assert len(results) == len(CHECKS)
+
+
+async def test_sticky_actions_pass_the_checks_of_looking_ahead() -> None:
+    """Lanes that are opened with snapshots draw them outside of ALE: the checks compare such lanes with their like."""
+    names = {each.name for each in CHECKS.values() if each.function.__module__ == looking.__name__}
+    with serving("pong=ALE/Pong-v5") as address:
+        connector = GrpcConnector(address)
+        try:
+            results = await run_checks(connector, "pong", only=names)
+        finally:
+            await connector.close()
+    assert [(result.check.name, result.status, result.reason) for result in results if result.status != "passed"] == []
+    assert len(results) == len(names)
