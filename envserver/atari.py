@@ -6,7 +6,8 @@ frames, no-ops of the reset not counted. Nothing clips rewards, and a lost life 
 game: with `soft_ends` it is reported, and the game goes on.
 
 Invariants: with `noop_max` 0 and no sticky actions the frames of both hosts are equal bit by bit
-(test_native_frames_equal_those_of_the_slots); sticky actions are those of ALE, given the same random numbers
+(test_native_frames_equal_those_of_the_slots); ALE draws the sticky actions itself, but where states will be held
+(test_the_settings_reach_the_game), and there they are those of ALE, given the same random numbers
 (test_sticky_actions_are_those_of_ale).
 """
 
@@ -90,7 +91,8 @@ class AtariSettings:
 class StickyActions(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Each frame the action of the frame before is repeated with a probability: what ALE does itself, outside of it.
 
-    ALE keeps the action that it repeats to itself: a state of the emulator that is restored does not bring it back.
+    Only for games whose states will be held: ALE keeps the action that it repeats to itself, and a state of the
+    emulator that is restored does not bring it back.
     """
 
     def __init__(self, env: AnyEnv, probability: float) -> None:

@@ -77,7 +77,7 @@ class AlePart:
 
         self._make_state = ALEState
         if env.ale.getFloat("repeat_action_probability") > 0.0:
-            raise CannotCapture("ALE does not tell the action that it may repeat; preprocessed games repeat it outside")
+            raise CannotCapture("ALE does not tell the action that it may repeat: preprocess it, or set no probability")
 
     def capture(self, layer: Any) -> tuple[Any, int]:
         data = layer.ale.cloneState(include_rng=False).serialize()
