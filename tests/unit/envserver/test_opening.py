@@ -37,6 +37,7 @@ def slots() -> Iterator[Host]:
         ({"num_slots": 3}, False),
         ({"autoreset": pb.NEXT_STEP}, False),
         ({"render": True}, False),
+        ({"snapshots": True}, False),
     ],
 )
 def test_what_fits(slots: Host, other: dict[str, Any], expected: bool) -> None:
