@@ -23,6 +23,7 @@ from asyncrl.learner.optimisers import build_optimiser
 from asyncrl.learner.publishing import Published
 from asyncrl.learner.returns import check_fragments
 from asyncrl.learner.rewards import train_reward
+from asyncrl.learner.state_arrays import on_host, under
 from asyncrl.learner.torch_policy import TorchPolicy
 from asyncrl.params import ParamMailbox
 from asyncrl.records import Array, Unroll
@@ -52,14 +53,14 @@ class ActorCriticLearner(Generic[C]):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Copies on the host of everything that an update reads or writes, and the rest as JSON."""
-        tensors = {f"model/{name}": t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
+        tensors = on_host("model/", self.model.state_dict())
         tensors |= {f"optimiser/{name}": tensor for name, tensor in self.optimiser.state().items()}
         return tensors, {"parameters": self.optimiser.names}
 
     def load(self, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         """What `state` gave. Raises ValueError or RuntimeError if it is another model's."""
-        self.model.load_state_dict(_under("model/", tensors))
-        self.optimiser.load(_under("optimiser/", tensors), rest["parameters"])
+        self.model.load_state_dict(under("model/", tensors))
+        self.optimiser.load(under("optimiser/", tensors), rest["parameters"])
 
     # -------------------------------------------------------------------------------- what an update is made of
 
@@ -101,7 +102,3 @@ def explained_variance(value: Array, target: Array) -> float:
     with np.errstate(invalid="ignore"):
         variance = float(np.var(target))
         return math.nan if variance == 0.0 else 1.0 - float(np.var(target - value)) / variance
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -36,6 +36,7 @@ from asyncrl.learner.q_policy import QPolicy
 from asyncrl.learner.rewards import train_reward
 from asyncrl.learner.schedules import annealed, crossings
 from asyncrl.learner.staging import Staging
+from asyncrl.learner.state_arrays import on_host, under
 from asyncrl.params import ParamMailbox
 from asyncrl.records import Unroll
 from asyncrl.wire.spec import LaneSpec
@@ -202,12 +203,7 @@ class DQN:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Copies on the host of everything that an update reads or writes but the replay, and the rest as JSON."""
-        modules = {"model": self.model, "target": self.target}
-        tensors = {
-            f"{prefix}/{name}": tensor.detach().to("cpu", copy=True)
-            for prefix, module in modules.items()
-            for name, tensor in module.state_dict().items()
-        }
+        tensors = on_host("model/", self.model.state_dict()) | on_host("target/", self.target.state_dict())
         tensors |= {f"optimiser/{name}": tensor for name, tensor in self.optimiser.state().items()}
         rest = {
             "parameters": self.optimiser.names,
@@ -221,8 +217,8 @@ class DQN:
     def load(self, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         """What `state` gave. Raises LookupError, ValueError or RuntimeError if it is another model's."""
         for prefix, module in (("model/", self.model), ("target/", self.target)):
-            module.load_state_dict(_under(prefix, tensors))
-        self.optimiser.load(_under("optimiser/", tensors), rest["parameters"])
+            module.load_state_dict(under(prefix, tensors))
+        self.optimiser.load(under("optimiser/", tensors), rest["parameters"])
         self._rng.bit_generator.state = rest["draws"]
         self.steps, self.num_updates, self._credit = rest["steps"], rest["num_updates"], rest["credit"]
 
@@ -236,7 +232,3 @@ def replay_config(config: DQNConfig) -> ReplayConfig:
         prioritised=config.prioritized,
         alpha=config.alpha,
     )
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

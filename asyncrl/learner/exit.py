@@ -30,6 +30,7 @@ from asyncrl.learner.minibatches import Part
 from asyncrl.learner.model import ActorCritic
 from asyncrl.learner.ppo import PPO
 from asyncrl.learner.schedules import annealed
+from asyncrl.learner.state_arrays import under
 from asyncrl.records import Array, Unroll
 
 
@@ -136,9 +137,7 @@ class Exit(ActorCriticLearner[PPOConfig]):
         super().load(tensors, rest)
         self._rng.bit_generator.state = rest["shuffle"]
         for i in range(rest["window"]):
-            start = f"window/{i}/"
-            named = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-            self._window.append(Rows.of(named, self.model.device))
+            self._window.append(Rows.of(under(f"window/{i}/", tensors), self.model.device))
 
 
 def _rows_of(batch: Batch, found: Found, returns: Array) -> Rows:
