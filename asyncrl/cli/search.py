@@ -25,6 +25,7 @@ Share = Annotated[float, tyro.conf.arg(metavar="X")]
 Algorithm = Literal["puct", "gumbel", "best-of"]
 
 DEFAULT_GAMMA: Final = 0.99
+NO_KWARGS: Final = "{}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class SearchHow(Reach):
 
     def check(self) -> None:
         if self.sims < 1 or self.waves < 1 or self.num_sampled < 0:
-            raise ConfigError("--sims and --waves are 1 or more")
+            raise ConfigError("--sims and --waves are 1 or more, --num-sampled is 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +62,8 @@ class Search(SearchHow):
     env_id: Annotated[str | None, tyro.conf.arg(metavar="ID", help_behavior_hint="(default: that of the run)")] = None
     """Environment: an id, or an alias of the servers."""
 
-    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
-    """Keyword arguments for the environment."""
+    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = NO_KWARGS
+    """Keyword arguments for the environment; a run has its own."""
 
     algorithm: Algorithm = "puct"
     """best-of: no tree, the mean of rollouts over each action."""
@@ -72,7 +73,7 @@ class Search(SearchHow):
     network of the run in this directory says."""
 
     rollout_steps: Number = 1000
-    """Longest rollout."""
+    """Longest rollout, with --leaf rollout."""
 
     gamma: Annotated[
         float | None, tyro.conf.arg(metavar="X", help_behavior_hint="(default: 0.99, or that of the run)")
@@ -161,6 +162,8 @@ def _played(options: Search) -> tuple[RunConfig, tuple[str, Checkpoint] | None]:
     algorithm, config = saved_config(folder)
     if options.env_id not in (None, config.env_id):
         raise ConfigError(f"--leaf {options.leaf} is a run of {config.env_id}, not of {options.env_id}")
+    if options.env_kwargs != NO_KWARGS:
+        raise ConfigError(f"--leaf {options.leaf} has the --env-kwargs of its run: leave them out")
     return config, (algorithm, load_newest(folder.checkpoints))
 
 

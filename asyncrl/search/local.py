@@ -201,9 +201,11 @@ def layers(env: AnyEnv) -> list[AnyEnv]:
 
 
 class UniformProposals:
-    """Proposes uniformly random actions of a space, and thinks nothing of states."""
+    """Proposes uniformly random actions of a space, and thinks nothing of states. ConfigError for a Discrete one."""
 
     def __init__(self, space: AnySpace) -> None:
+        if isinstance(space, spaces.Discrete):
+            raise ConfigError("actions of a Discrete space are listed, not sampled: leave num_sampled at 0")
         self._draws = _draws_of(space)
 
     async def __call__(self, obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:

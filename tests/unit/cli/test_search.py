@@ -20,6 +20,7 @@ LAKE = ["search", "--env-id", "FrozenLake-v1", "--env-kwargs", '{"is_slippery": 
     [
         (["search"], "--env-id is missing"),
         (["search", "--env-id", "CartPole-v1", "--sims", "0"], "--sims and --waves are 1 or more"),
+        (["search", "--env-id", "CartPole-v1", "--num-sampled", "-1"], "--num-sampled is 0 or more"),
         (["search", "--env-id", "CartPole-v1", "--episodes", "0"], "--episodes and --num-envs are 1 or more"),
         (["search", "--env-id", "CartPole-v1", "--algorithm", "best-of", "--leaf", "zero"], "it has no other --leaf"),
         (["search", "--leaf", "nowhere"], "or the directory of a run, which this is not"),
@@ -59,5 +60,9 @@ def test_a_run_is_searched_with(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "CartPole-v1, puct, 6 simulations" in capsys.readouterr().out
     assert cli.main(["search", "--leaf", run, "--env-id", "Acrobot-v1", *how]) == 2
     assert "is a run of CartPole-v1, not of Acrobot-v1" in capsys.readouterr().err
+    assert cli.main(["search", "--leaf", run, "--env-kwargs", '{"sutton_barto_reward": true}', *how]) == 2
+    assert "has the --env-kwargs of its run" in capsys.readouterr().err
+    assert cli.main(["search", "--leaf", run, "--num-sampled", "2", *how]) == 2
+    assert "leave num_sampled at 0" in capsys.readouterr().err
     assert cli.main(["eval", run, "--search", "puct", "--video", *how]) == 2
     assert "leave out --sampled and --video" in capsys.readouterr().err

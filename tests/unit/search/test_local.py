@@ -266,6 +266,14 @@ async def test_uniform_proposals_follow_from_keys() -> None:
     np.testing.assert_array_equal(together.logits, np.zeros((3, 6)))
 
 
+async def test_actions_that_can_be_listed_are_not_sampled() -> None:
+    """A Discrete space: the index of a proposal is not the number of an action."""
+    env = made("FrozenLake-v1")
+    config = SearchConfig(leaf="rollout", num_simulations=4, num_sampled=3)
+    with pytest.raises(ConfigError, match="leave num_sampled at 0"):
+        await search_env(env, config)
+
+
 async def test_errors_of_the_environment_are_the_callers() -> None:
     """An environment of this process that raises ends the search with its own error, and nothing is held."""
 
