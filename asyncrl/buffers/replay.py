@@ -210,7 +210,9 @@ class Replay:
     def load(self, state: ReplayState) -> None:
         """Become what that one was. LookupError or ValueError: it was made with other settings."""
         if not np.array_equal(self._settings(), state.arrays["settings"]):
-            raise ValueError("the replay was made with another capacity, n_step or gamma, or for other observations")
+            raise ValueError(
+                "the replay was made with another capacity, n_step, gamma or alpha, or for other observations"
+            )
         for block, key in enumerate(state.keys):
             if key:
                 self._ring.blocks.load(state.keys, block, state.read(block))
@@ -223,4 +225,5 @@ class Replay:
         config = self.config
         ring = self._ring
         sizes = (ring.num_rows, ring.num_slots, ring.depth, ring.nbytes)
-        return np.array([*sizes, config.n_step, config.gamma, config.prioritised], np.float64)
+        alpha = config.alpha if config.prioritised else 0.0  # priorities are kept to this power
+        return np.array([*sizes, config.n_step, config.gamma, config.prioritised, alpha], np.float64)

@@ -363,7 +363,8 @@ def test_a_state_is_of_its_moment() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"capacity": 200}, {"num_slots": 3}, {"n_step": 2}, {"gamma": 0.8}, {"prioritised": False}]
+    "change",
+    [{"capacity": 200}, {"num_slots": 3}, {"n_step": 2}, {"gamma": 0.8}, {"prioritised": False}, {"alpha": 0.6}],
 )
 def test_a_state_of_other_settings_is_refused(change: dict[str, Any]) -> None:
     """Its rows would mean something else."""
