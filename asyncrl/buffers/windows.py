@@ -68,8 +68,7 @@ def windows_of(rows: Columns, n_step: int, gamma: float) -> Windows:
         here = slice(0, total - i)
         np.add(found.reward[here], gamma**i * rows.reward[i:], out=found.reward[here], where=alive[here])
         _close(found, alive[here] & rows.stop[i:], i + 1, rows.after[i:], rows.value[i:])
-        alive[here] &= has_next[i:]
-        alive[total - i :] = False
+        alive[here] &= has_next[i:]  # which is false of the last row: no window looks beyond
     full = alive[: max(total - n_step, 0)]
     _close(found, full, n_step, rows.at[n_step:], rows.value[n_step:])
     return found
