@@ -143,7 +143,7 @@ class CheckpointStore:
         path = self._free_name(step)
         temporary = self.directory / f"{TEMPORARY}{path.name}"
         files.make_directory(temporary)
-        whole = [(path, manifest) for path, manifest in earlier.items() if path not in self._known_damaged]
+        whole = [found for found in earlier.items() if found[0] not in self._known_damaged]
         entries = {
             name: save_part(files, temporary, name, part, known_blocks(whole, name))
             for name, part in sorted(parts.items())
