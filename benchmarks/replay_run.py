@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.spaces import Node, SpaceSpec
 from asyncrl.wire.spec import LaneSpec
 from benchmarks.acting import torch_policy
+from benchmarks.processes import rss_bytes
 from benchmarks.replay_peers.drawing import DrawSettings, batches_per_s, new_priorities
 
 SLOTS = 8
@@ -105,7 +106,8 @@ def memory(settings: DrawSettings) -> dict[str, Any]:
     for _ in range(10):
         batch = replay.sample(settings.batch, rng, 0.4)
         replay.update_priorities(batch.rows, batch.generations, batch.rows % 7 + 1.0)
-    return {"rss_gb": _resident_bytes() / 1e9, "transitions": len(replay)}
+    (resident,) = rss_bytes({os.getpid(): "replay"}).values()
+    return {"rss_gb": resident / 1e9, "transitions": len(replay)}
 
 
 def insert(settings: DrawSettings) -> dict[str, Any]:
@@ -127,11 +129,6 @@ def insert(settings: DrawSettings) -> dict[str, Any]:
             acting.append(time.perf_counter() - start)
     us_a_step = 1e6 * np.array([np.mean(taking) / (STEPS * SLOTS), np.mean(acting) / SLOTS])
     return {"insert_us": us_a_step[0], "act_us": us_a_step[1], "insert_per_act": us_a_step[0] / us_a_step[1]}
-
-
-def _resident_bytes() -> int:
-    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
-    return int(fields[1]) * 4096
 
 
 if __name__ == "__main__":
