@@ -17,9 +17,8 @@ from asyncrl.config import RunConfig
 from asyncrl.learner.impala import Impala
 from asyncrl.learner.model import ActorCritic
 from asyncrl.records import Unroll
-from asyncrl.run.options import resolve
 from tests.rpc.serving import serving
-from tests.unit.run.tiny_training import TinyRun
+from tests.unit.run.tiny_training import TinyRun, tiny_config
 
 pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
 
@@ -34,22 +33,8 @@ def server() -> Iterator[str]:
 
 def config_of(tmp_path: Path, algorithm: str = "impala", **changed: Any) -> RunConfig:
     """Lanes of two slots, unrolls of 8 steps, updates of 32: half of what a turn of the fleet gives."""
-    values: dict[str, Any] = {
-        "num_envs": 8,
-        "lanes": 4,
-        "num_steps": 8,
-        "batch_steps": 32,
-        "total_timesteps": 6400,
-        "hidden_sizes": [8],
-        "checkpoint_every": 0,
-        "eval_every": 0,
-        "final_eval_episodes": 2,
-        "eval_envs": 2,
-        "host": "slots",
-        "track": False,
-        "run_dir": str(tmp_path),
-    }
-    return resolve(algorithm, **(values | changed))
+    sizes = {"num_envs": 8, "lanes": 4, "batch_steps": 32, "total_timesteps": 6400}
+    return tiny_config(tmp_path, algorithm, **(sizes | changed))
 
 
 class Watched:

@@ -110,7 +110,7 @@ def test_what_is_learned_is_done(kind: dict[str, Any]) -> None:
 
 
 def test_a_time_limit_is_no_end() -> None:
-    """Reward 1 for ever, truncated every 10 steps: Q nears 100, and would stay below 10 if that were an end."""
+    """Reward 1 for ever, truncated every 10 steps: Q nears 50, and would stay below 10 if that were an end."""
     config = of({}, learning_rate=2e-2, hidden_sizes=(8,), n_step=3, gamma=0.98, loss="huber")
     q = said(trained(Timeout, 100, config), [1.0])
     assert q.min() > 35.0 and q.max() < 55.0  # 50 is the truth

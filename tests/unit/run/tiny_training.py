@@ -22,7 +22,7 @@ from asyncrl.run.training import Training
 WITHIN_S = 40.0
 
 
-def tiny_config(tmp_path: Path, **changed: Any) -> RunConfig:
+def tiny_config(tmp_path: Path, algorithm: str = "ppo", **changed: Any) -> RunConfig:
     """Rounds of 4 x 8 steps, a hundred of them; nothing beside training."""
     values: dict[str, Any] = {
         "num_envs": 4,
@@ -38,7 +38,7 @@ def tiny_config(tmp_path: Path, **changed: Any) -> RunConfig:
         "track": False,
         "run_dir": str(tmp_path),
     }
-    return resolve("ppo", **(values | changed))
+    return resolve(algorithm, **(values | changed))
 
 
 class Notes:
