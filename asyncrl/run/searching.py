@@ -218,17 +218,24 @@ class SearchActor:
         return running
 
     async def _roots(self, requests: Sequence[ActRequest], which: Array) -> tuple[list[Root], list[int]]:
-        """Roots, and their rows. Lanes that are lost have none."""
+        """Roots, and their rows. Lanes that are lost have none. Cancelled, or failing, it leaves no snapshot."""
         jobs: list[asyncio.Task[list[Root]]] = []
         rows_of: list[list[int]] = []
         start = 0
-        async with asyncio.TaskGroup() as group:
-            for request in requests:
-                end = start + len(request.first)
-                rows = np.flatnonzero(which[start:end]).tolist()
-                jobs.append(group.create_task(self._roots_of(request, rows)))
-                rows_of.append([start + row for row in rows])
-                start = end
+        try:
+            async with asyncio.TaskGroup() as group:
+                for request in requests:
+                    end = start + len(request.first)
+                    rows = np.flatnonzero(which[start:end]).tolist()
+                    jobs.append(group.create_task(self._roots_of(request, rows)))
+                    rows_of.append([start + row for row in rows])
+                    start = end
+        except BaseException:
+            # Some lanes may have given their states before another refused, or before the search was closed.
+            for job in jobs:
+                if job.done() and not job.cancelled() and job.exception() is None:
+                    self.simulator.give_back(job.result())
+            raise
         found = [(job.result(), rows) for job, rows in zip(jobs, rows_of, strict=True)]
         roots = [root for lane_roots, _ in found for root in lane_roots]
         return roots, [row for lane_roots, rows in found if lane_roots for row in rows]

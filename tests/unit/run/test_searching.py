@@ -22,7 +22,7 @@ from asyncrl.keyed_noise import row_keys
 from asyncrl.policy import Acted
 from asyncrl.records import Array
 from asyncrl.run.searching import SearchActor, SearchWish
-from asyncrl.search import SearchConfig, search
+from asyncrl.search import Root, SearchConfig, search
 from asyncrl.search.remote import RemoteSimulator
 from asyncrl.wire.flags import FIRST
 from asyncrl.wire.step_rows import StepRows
@@ -263,6 +263,40 @@ async def test_a_searching_actor_leaves_nothing(address: str) -> None:
             actor.submit(ActRequest(0, [], np.zeros(2, np.bool_)))
         assert actor.simulator.num_states == 0
         assert asyncio.all_tasks() == tasks
+        await assert_empty(fleet)
+
+
+class Late(RemoteSimulator):
+    """Takes the states of lane 1 after those of lane 0, and not before it is told what comes of that."""
+
+    def __init__(self, told: asyncio.Future[None]) -> None:
+        super().__init__()
+        self.told = told
+
+    async def take(self, lane: FleetLane, *shown: Any, **more: Any) -> list[Root]:
+        if lane.index == 1:
+            while self.num_states < 2:
+                await asyncio.sleep(0)
+            await self.told
+        return await super().take(lane, *shown, **more)
+
+
+@pytest.mark.parametrize("how", ["refused", "closed"])
+async def test_roots_that_were_taken_are_given_back(address: str, how: str) -> None:
+    """One lane has given its states when another refuses, or when the search is closed: none is left."""
+    async with fleet_of(address) as fleet:
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async with SearchActor(fleet.lanes, wish(), Judge()) as actor:
+            actor.simulator = Late(told)
+            answers = [actor.submit(request) for request in await requests_of(fleet)]
+            while actor.simulator.num_states < 2:
+                await asyncio.sleep(0)
+            if how == "refused":
+                told.set_exception(ValueError("no states today"))
+                await asyncio.wait(answers)
+        for answer in answers:
+            assert answer.exception() is not None
+        assert actor.simulator.num_states == 0
         await assert_empty(fleet)
 
 
