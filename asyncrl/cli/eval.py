@@ -54,6 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     if options.episodes < 1 or options.num_envs < 1:
         raise ConfigError("--episodes and --num-envs are 1 or more")
     options.check()
+    if options.search == "off" and options.changed():
+        names = ", ".join("--" + name.replace("_", "-") for name in options.changed())
+        raise ConfigError(f"{names}: for --search puct or gumbel only")
     if options.search != "off" and (options.video or options.sampled):
         raise ConfigError("--search plays what it finds best, and is not filmed: leave out --sampled and --video")
 

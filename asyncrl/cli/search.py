@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -49,6 +49,11 @@ class SearchHow(Reach):
         str | None, tyro.conf.arg(metavar="HOST:PORT,...", help_behavior_hint="(default: where the environments are)")
     ] = None
     """Env servers to look ahead on; states travel to them."""
+
+    def changed(self) -> list[str]:
+        """Names of the options of this class that are not at their defaults."""
+        own = [field for field in fields(SearchHow) if field.name in SearchHow.__annotations__]
+        return [field.name for field in own if getattr(self, field.name) != field.default]
 
     def check(self) -> None:
         if self.sims < 1 or self.waves < 1 or self.num_sampled < 0:

@@ -23,6 +23,7 @@ LAKE = ["search", "--env-id", "FrozenLake-v1", "--env-kwargs", '{"is_slippery": 
         (["search", "--env-id", "CartPole-v1", "--num-sampled", "-1"], "--num-sampled is 0 or more"),
         (["search", "--env-id", "CartPole-v1", "--episodes", "0"], "--episodes and --num-envs are 1 or more"),
         (["search", "--env-id", "CartPole-v1", "--algorithm", "best-of", "--leaf", "zero"], "it has no other --leaf"),
+        (["eval", "nowhere", "--sims", "9", "--search-servers", "a:1"], "--sims, --search-servers: for --search puct"),
         (["search", "--leaf", "nowhere"], "or the directory of a run, which this is not"),
     ],
 )
