@@ -44,5 +44,8 @@ class SearchSettings(RunConfig):
         super().check()
         self.check_positive("search_sims", "search_sims_first", "search_waves", "search_window")
         self.check_shares("search_ramp", "search_share", "search_epsilon", "search_noise")
-        if self.search != "off" and not self.search_temperature:
+        for name in ("search_temperature", "search_noise_alpha"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: 0 or more")
+        if self.search == "exit" and not self.search_temperature:
             raise ConfigError("search_temperature is 0: what is played needs a probability, such as 0.25 gives it")
