@@ -37,11 +37,6 @@ class Wave:
     """Simulations in flight, in the order in which they were started."""
 
     turns: list[Flights] = field(default_factory=list)
-    num_settled: int = 0  # those that needed no simulator
-
-    @property
-    def num_flights(self) -> int:
-        return sum(len(turn.rows) for turn in self.turns)
 
 
 class Descent:
@@ -99,7 +94,6 @@ class Descent:
             value = forest.raw_value[ended]
             forest.end(ended, forest.status[ended], value)
             forest.back_up(rows[settled], leaves[settled], value)
-            wave.num_settled += len(ended)
         if flying.any():
             forest.status[at[flying]] = tree.PENDING
             wave.turns.append(Flights(rows[flying], leaves[flying], status[flying], self._attempts[rows[flying]]))

@@ -34,7 +34,7 @@ def test_a_collision_closes_the_wave() -> None:
     """Nearly all prior on one action: the second simulation would wait for the first one's leaf, and is undone."""
     forest, descent = descent_over(1, 8, [0.98, 0.01, 0.01], waves=8)
     wave = descent.wave()
-    assert wave.num_flights == 1
+    assert [turn.leaves.tolist() for turn in wave.turns] == [[1]]
     assert descent.left.tolist() == [7]
     assert forest.edge_started[0].tolist() == [1, 0, 0]
     assert forest.node_started[0] == 2
@@ -74,7 +74,7 @@ def test_an_abandoned_wave_was_never_started() -> None:
 def test_a_phase_of_gumbel_is_one_wave() -> None:
     """Waves never span two entries of the halving list that differ, however wide they may be."""
     _forest, descent = descent_over(1, 16, [0.25] * 4, waves=99, algorithm="gumbel")
-    assert descent.wave().num_flights == 4
+    assert [turn.leaves.tolist() for turn in descent.wave().turns] == [[1], [2], [3], [4]]
 
 
 @settings(deadline=None, max_examples=30)
