@@ -186,20 +186,20 @@ class Simulator:
         if run.obs is None:
             return self._read_obs(self._codec.observe(env)) if before.obs is None else before.obs
         obs = [np.array(leaf) for leaf in self._read_obs(run.obs)]
-        mask = to_play = None
-        if run.info:
-            mask, to_play = self._mask_of(run.info), self._player_of(run.info)
+        mask, to_play = self._said(run.info, before.to_play)
         game_return = before.game_return + sum(run.rewards)
         run.position = Position(obs, mask, to_play, game_return, before.game_length + len(run.rewards))
         return obs
 
-    def _mask_of(self, info: dict[Any, Any]) -> Array | None:
-        if not self._spec.mask_size or ACTION_MASK not in info:
-            return None
-        return read_mask(info[ACTION_MASK], self._spec.mask_size)
-
-    def _player_of(self, info: dict[Any, Any]) -> int | None:
-        return read_player(info[TO_PLAY]) if TO_PLAY in info else None
+    def _said(self, info: dict[Any, Any], player: int | None) -> tuple[Array | None, int | None]:
+        """Mask and player after a step, as live slots have them: no mask allows everything, no player is the same."""
+        mask = None
+        if info:
+            if self._spec.mask_size and ACTION_MASK in info:
+                mask = read_mask(info[ACTION_MASK], self._spec.mask_size)
+            if TO_PLAY in info:
+                player = read_player(info[TO_PLAY])
+        return mask, player
 
     def _save(self, entry: SimulateEntry, env: AnyEnv, run: _Run, of: tuple[Sequence[Array], Snapshot]) -> None:
         obs, parent = of
@@ -230,8 +230,7 @@ class Simulator:
                 outcome.rollout_return += discount * (reward if mover == first else -reward)
                 outcome.rollout_steps += 1
                 discount *= tail.gamma
-                if run.info:
-                    mask, mover = self._mask_of(run.info), self._player_of(run.info)
+                mask, mover = self._said(run.info, mover)
         outcome.rollout_ended = run.over
 
     def discard(self) -> None:

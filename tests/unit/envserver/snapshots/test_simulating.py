@@ -224,6 +224,27 @@ def test_masks_and_players_come_with_the_outcome() -> None:
         assert (tail.rollout_return[0], tail.rollout_steps[0]) == (1.0, 5), "three moves of mine, two of yours"
 
 
+def test_masks_and_players_that_are_not_said_are_those_of_a_live_slot() -> None:
+    """A mask holds for one step, a player until another one is named; in rollouts too, whose sign is the player's."""
+    lane = DeskLane(option("mute"))
+    lane.snapshot([1])
+    for count in range(1, 4):
+        found = lane.simulate(look(1, lane), look(1, lane, *[0] * count))
+        rows = lane.step(0, 0)
+        assert rows.mask is not None
+        assert rows.to_play is not None
+        assert found.mask is not None
+        assert found.to_play is not None
+        assert found.mask[1].tolist() == rows.mask[0].tolist() == [True] * 4
+        assert found.to_play.tolist() == [1, rows.to_play[0]]
+    for seed in range(20):
+        whole, first = lane.simulate(
+            look(1, lane, rollout=Rollout(50, 1.0, seed)), look(1, lane, rollout=Rollout(1, 1.0, seed))
+        ).rollout_return
+        assert first == 0.0
+        assert whole > 0.0
+
+
 def test_a_written_observation_changes_nothing() -> None:
     """The environment writes into the array that it gave; children and snapshots keep what was seen then."""
     lane = DeskLane(option("walk"))

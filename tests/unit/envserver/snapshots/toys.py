@@ -293,6 +293,23 @@ def turns() -> gymnasium.Env[Any, Any]:
     return TurnsEnv()
 
 
+class MuteEnv(TurnsEnv):
+    """Says at the reset alone that player 1 moves, and may only take 0; then infos are empty or of something else."""
+
+    def _info(self) -> Info:
+        if not self.moves:
+            return {"action_mask": np.array([1, 0, 0, 0], np.int8), "to_play": 1}
+        return {} if len(self.moves) % 2 else {"moves": len(self.moves)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        self.moves.append(int(action))
+        return len(self.moves), float(action), len(self.moves) == 6, False, self._info()
+
+
+def mute() -> gymnasium.Env[Any, Any]:
+    return MuteEnv()
+
+
 class BreakingEnv(WalkEnv):
     """Action 2 raises once the walk has come to step 4."""
 
