@@ -89,11 +89,13 @@ class A2CConfig(PPOConfig):
     num_minibatches: int = 1  # of an epoch; no other number is A2C
     update_epochs: int = 1  # over each round; no other number is A2C
     clip_coef: float = 0.0  # of the surrogate; no other number is A2C
-    clip_vloss: bool = False  # clip the value loss by the same; no
+    clip_vloss: bool = False  # clip the value loss by the same; not in A2C
     norm_adv: bool = False  # normalise advantages, per minibatch
 
     def check(self) -> None:
         super().check()
-        for name, wanted in (("num_minibatches", 1), ("update_epochs", 1), ("clip_coef", 0.0)):
+        of_a2c = {"num_minibatches": 1, "update_epochs": 1, "clip_coef": 0.0}
+        without_use: dict[str, bool | None] = {"clip_vloss": False, "anneal_clip": False, "target_kl": None}
+        for name, wanted in (of_a2c | without_use).items():
             if getattr(self, name) != wanted:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it is {wanted} in A2C, or the algorithm is ppo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -117,27 +118,38 @@ def test_only_what_is_written_to_is_copied() -> None:
     assert rows.blocks.view().num_copied == 0
 
 
+class HalfByHalf(Blocks):
+    """Reads a block in two halves; `between` them something happens, once."""
+
+    between: Callable[[], None] | None = None
+
+    def read(self, block: int) -> bytes:
+        first = super().read(block)
+        between, self.between = self.between, None
+        if between is not None:
+            between()
+        half = len(first) // 2
+        return first[:half] + super().read(block)[half:]
+
+
 def test_a_view_is_read_while_rows_are_written() -> None:
-    """By another thread, again and again: no block is ever seen half written, or from another time."""
+    """By another thread: who writes waits for who reads, and no block is seen half written."""
     rows = Rows()
-    rows.write(list(range(NUM_ROWS)), 1)
-    stop = threading.Event()
-    wrong: list[Array] = []
+    rows.blocks = blocks = HalfByHalf(rows.columns, NUM_ROWS)
+    rows.write([0, 1, 2], 1)
+    view = blocks.view()
+    writer = threading.Thread(target=rows.write, args=([0, 1, 2], 2))
 
-    def read(view: View) -> None:
-        while not stop.is_set():
-            for block in range(4):
-                data = np.frombuffer(view.read(block), np.uint8)[:ROW]
-                if (data != 1).any():
-                    wrong.append(data)
+    def write() -> None:
+        writer.start()
+        writer.join(0.1)  # it would be through by then, if nothing held it
 
-    reader = threading.Thread(target=read, args=(rows.blocks.view(),))
-    reader.start()
-    for number in range(2, 12):
-        rows.write([number % NUM_ROWS, (number * 3) % NUM_ROWS], number)
-    stop.set()
-    reader.join()
-    assert not wrong
+    blocks.between = write
+    data = np.frombuffer(view.read(0), np.uint8)[: 3 * ROW]
+    writer.join()
+    assert (data == 1).all()
+    assert rows.numbers()[:3] == [2, 2, 2]
+    assert content(view)[:3] == [1, 1, 1]
 
 
 def test_blocks_of_other_rows_are_refused() -> None:

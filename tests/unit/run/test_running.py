@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
 
 
 def ran(tmp_path: Path, said: list[str] | None = None, **changed: Any) -> Ran:
-    config = tiny_config(tmp_path, **({"run_name": "x", "total_timesteps": 96} | changed))
+    config = tiny_config(tmp_path, "ppo", **({"run_name": "x", "total_timesteps": 96} | changed))
     heard = [] if said is None else said
     return run_to_the_end("ppo", config, say=heard.append)
 

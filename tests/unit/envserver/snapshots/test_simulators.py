@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ale_py  # noqa: F401  registers the ids
@@ -30,13 +31,19 @@ def future(env: Any, steps: int = 10) -> list[Any]:
     return found
 
 
-def test_own_states_are_copies() -> None:
-    """What it handed out, and writes into later, is not the state; its np_random goes on, and its time limit too."""
-    env, other = own_state(), own_state()
+def played(make: Callable[[], Any], action: int) -> tuple[Any, Any]:
+    """An environment that is 20 steps into its episode, and one that begins another."""
+    env, other = make(), make()
     env.reset(seed=1)
     other.reset(seed=2)
     for _ in range(20):
-        env.step(1)
+        env.step(action)
+    return env, other
+
+
+def test_own_states_are_copies() -> None:
+    """What it handed out, and writes into later, is not the state; its np_random goes on, and its time limit too."""
+    env, other = played(own_state, 1)
     codec = simulator_codec(env)
     assert (codec.support, codec.name) == (pb.SNAPSHOT_EXACT, "own state")
     state, nbytes = codec.capture(env)
@@ -88,11 +95,7 @@ def test_an_own_state_that_is_not_plain_is_refused() -> None:
 
 def test_key_variables_are_enough_with_the_wrappers() -> None:
     """The time limit is the wrapper's, and not among the key variables."""
-    env, other = key_state(), key_state()
-    env.reset(seed=1)
-    other.reset(seed=2)
-    for _ in range(20):
-        env.step(2)
+    env, other = played(key_state, 2)
     codec = key_state_codec(env)
     assert codec.support == pb.SNAPSHOT_PROBED
     state, _ = codec.capture(env)
