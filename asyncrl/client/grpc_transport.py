@@ -51,7 +51,7 @@ def channel_options(address: Address) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
         ("grpc.max_send_message_length", MAX_FRAME_BYTES),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 2000),  # how long one attempt to connect may take, whatever its name says
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.use_local_subchannel_pool", 1),  # a connection per channel
         ("grpc.enable_http_proxy", 0),

@@ -19,6 +19,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, to_frames
 from envserver.credentials import new_certificates, new_token
 from tests.rig.processes import EnvServerProcess
+from tests.rig.proxy import FaultProxy
 
 pytestmark = pytest.mark.rpc
 
@@ -75,6 +76,16 @@ async def test_a_server_that_comes_back_is_reached_soon(tmp_path: Path) -> None:
             while await fails(connector):
                 await asyncio.sleep(0.1)
     await connector.close()
+
+
+async def test_a_server_far_away_is_reached(tmp_path: Path) -> None:
+    """Half a second passes before a connection's first bytes are answered: gRPC must not give the attempt up by then."""
+    async with EnvServerProcess(tmp_path, envs=["CartPole-v1"]) as server:
+        async with FaultProxy(("127.0.0.1", int(server.address.rpartition(":")[2]))) as proxy:
+            proxy.to_server.delay_s = proxy.to_client.delay_s = 0.25
+            connector = GrpcConnector(proxy.address)
+            assert (await connector.describe(pb.DescribeRequest())).envs
+            await connector.close()
 
 
 async def test_a_fleet_over_mutual_tls_and_a_token(tmp_path: Path) -> None:
