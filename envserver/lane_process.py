@@ -108,6 +108,10 @@ class LaneProcess:
                 message = self._waiting.popleft()
                 kind, body = self._answer(message)
                 self._socket.send(kind, message.seq, body)
+                if kind == pb.OPENED:
+                    # What was built stays: collections during steps need not look at it.
+                    gc.collect()
+                    gc.freeze()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             pass
 
@@ -180,9 +184,6 @@ class LaneProcess:
         self._seeds = tuple(request.seeds)
         if pb.FRAME_STACK in opened.features:
             self._stack = StackEncoder()
-        # What was built stays: collections during steps need not look at it.
-        gc.collect()
-        gc.freeze()
         return pb.OPENED, opened.SerializeToString()
 
     def _host_for(self, request: pb.Open) -> _Built:

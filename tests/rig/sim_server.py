@@ -7,7 +7,6 @@ where the fault plan says so. `SimServer` keeps one `EnvServer` up at an address
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -134,7 +133,6 @@ class SimLane:
             kind, body = pb.ERROR, error_body("CANCELLED", "cancelled before it began")
         else:
             kind, body = self._lane._answer(message)
-            gc.unfreeze()  # the lane freezes what it built, which is right for a process of its own only
         if self._plan.hit("lane.crash_after"):
             self._die("crash(SIGSEGV)")
             return

@@ -185,14 +185,14 @@ async def test_a_lost_lane_costs_no_other_its_actions(tmp_path: Path) -> None:
     """One of two lanes that are searched together is killed: the other has its actions, that one any at all."""
 
     class Killing(Judge):
-        """Kills a lane at the third forward."""
+        """Kills a lane at the second forward: whatever was batched, a wave is still to come."""
 
         def __init__(self, kill: Callable[[], None]) -> None:
             self.forwards, self._kill = 0, kill
 
         def act(self, *shown: Any) -> Acted:
             self.forwards += 1
-            if self.forwards == 3:
+            if self.forwards == 2:
                 self._kill()
             return super().act(*shown)
 
