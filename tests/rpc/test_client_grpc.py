@@ -79,13 +79,13 @@ async def test_a_server_that_comes_back_is_reached_soon(tmp_path: Path) -> None:
 
 
 async def test_a_server_far_away_is_reached(tmp_path: Path) -> None:
-    """Half a second passes before a connection's first bytes are answered: gRPC must not give the attempt up by then."""
-    async with EnvServerProcess(tmp_path, envs=["CartPole-v1"]) as server:
-        async with FaultProxy(("127.0.0.1", int(server.address.rpartition(":")[2]))) as proxy:
-            proxy.to_server.delay_s = proxy.to_client.delay_s = 0.25
-            connector = GrpcConnector(proxy.address)
-            assert (await connector.describe(pb.DescribeRequest())).envs
-            await connector.close()
+    """Half a second passes before a connection's first bytes are answered: gRPC must not give up by then."""
+    server = EnvServerProcess(tmp_path, envs=["CartPole-v1"])
+    async with server, FaultProxy(("127.0.0.1", int(server.address.rpartition(":")[2]))) as proxy:
+        proxy.to_server.delay_s = proxy.to_client.delay_s = 0.25
+        connector = GrpcConnector(proxy.address)
+        assert (await connector.describe(pb.DescribeRequest())).envs
+        await connector.close()
 
 
 async def test_a_fleet_over_mutual_tls_and_a_token(tmp_path: Path) -> None:
