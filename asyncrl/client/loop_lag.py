@@ -1,11 +1,14 @@
-"""`LoopLag`: how late timers of the event loop run, as counts in classes, so that a run of days needs no more memory.
+"""`LoopLag`: how late timers of the event loop run, as counts in classes, so that a run of days needs no more memory;
+`LoopTicks`: a timer for it.
 
 Invariants: a quantile is not below the true one, nor above it by more than the width of a class, a factor of √2
-(test_quantiles_are_near_the_true_ones); memory does not grow (test_there_are_as_many_classes_as_ever).
+(test_quantiles_are_near_the_true_ones); memory does not grow (test_there_are_as_many_classes_as_ever); what held the
+loop up is seen at its whole length, and nothing after `close` (test_what_holds_the_loop_up_is_seen).
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from typing import Final
 
@@ -35,3 +38,25 @@ class LoopLag:
             if left <= 0:
                 return min(edge, self.max_s)
         return self.max_s
+
+
+class LoopTicks:
+    """Belongs to the loop it is made on, and runs until `close`. uvloop's timers have a resolution of 1 ms."""
+
+    def __init__(self, every_s: float = 0.01) -> None:
+        self.lag = LoopLag()
+        self._every_s = every_s
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._next()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._timer.cancel()
+
+    def _next(self) -> asyncio.TimerHandle:
+        self._due = self._loop.time() + self._every_s
+        return self._loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        self.lag.add(max(0.0, self._loop.time() - self._due))
+        self._timer = self._next()

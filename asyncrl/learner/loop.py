@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 import threading
 import time
 from collections import deque
@@ -90,13 +88,9 @@ class Hang(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadWish:
-    """How long the thread runs, and when the loop is told that it hangs.
-
-    `niceness` is Linux's, of this thread alone: above 0 the loop and the inference thread go first.
-    """
+    """How long the thread runs, and when the loop is told that it hangs."""
 
     last_round: int | None = None  # None: until the hand-off is stopped
-    niceness: int = 0
     hang_factor: float = 5.0  # times the median update
     hang_floor_s: float = 10.0
     on_hang: Callable[[Hang], None] = lambda hang: None
@@ -199,7 +193,6 @@ class LearnerThread:
 
     def _run(self) -> None:
         try:
-            _schedule(self._wish.niceness)
             use_threads(self._config.learner_threads)
             keep_freed_memory()
             self._learn()
@@ -273,8 +266,3 @@ def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_result(result)
     else:
         future.set_exception(error)
-
-
-def _schedule(niceness: int) -> None:
-    if niceness and sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from asyncrl.client.fleet_config import FleetStats
+from asyncrl.client.loop_lag import LoopLag
 from asyncrl.collector.counts import CollectorStats
 from asyncrl.learner.loop import LearnerThread, Update
 from asyncrl.run.curves import LAG
@@ -17,10 +18,18 @@ from asyncrl.run.progress import Progress
 
 
 class Measuring:
-    """Of one fleet, collector and learner's thread. Loop only."""
+    """Of one fleet, collector and learner's thread. `loop_lag` is from when they began. Loop only."""
 
-    def __init__(self, num_lanes: int, fleet: FleetStats, collector: CollectorStats, learner: LearnerThread) -> None:
+    def __init__(
+        self,
+        num_lanes: int,
+        fleet: FleetStats,
+        collector: CollectorStats,
+        learner: LearnerThread,
+        loop_lag: LoopLag,
+    ) -> None:
         self._num_lanes = num_lanes
+        self._loop_lag = loop_lag
         self._fleet, self._collector, self._learner = fleet, collector, learner
         self._told_lags: Counter[int] = Counter()
 
@@ -41,8 +50,8 @@ class Measuring:
             "async/lost_steps": float(collected.lost_steps),
             "async/restarts": float(stats.faults["lane_lost"]),
             "async/reconnects": float(stats.faults["stream_resumed"]),
-            "async/loop_lag_p99_ms": 1e3 * stats.loop_lag.quantile(0.99),
-            "async/loop_lag_max_ms": 1e3 * stats.loop_lag.max_s,
+            "async/loop_lag_p99_ms": 1e3 * self._loop_lag.quantile(0.99),
+            "async/loop_lag_max_ms": 1e3 * self._loop_lag.max_s,
             **self._shares(),
         }
 

@@ -26,6 +26,7 @@ from asyncrl.buffers.handoff import Handoff
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
+from asyncrl.client.loop_lag import LoopTicks
 from asyncrl.collector.collector import Collector
 from asyncrl.collector.counts import CollectorConfig, CollectorState, EpisodesEnded
 from asyncrl.config import RunConfig
@@ -264,10 +265,12 @@ class Training:
             standing=Standing(progress.round, progress.steps),
             wish=ThreadWish(last_round=until, on_hang=self.log.learner_hangs),
         )
-        self._measuring = Measuring(len(fleet.lanes), fleet.stats, collector.stats, self.learner)
+        ticks = LoopTicks()
+        self._measuring = Measuring(len(fleet.lanes), fleet.stats, collector.stats, self.learner, ticks.lag)
         try:
             await collector.run()
         finally:
+            ticks.close()
             handoff.stop()
             await self.learner.close()
             await asyncio.sleep(0)  # what it told the loop last

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.client.loop_lag import EDGES_S, LoopLag
+from asyncrl.client.loop_lag import EDGES_S, LoopLag, LoopTicks
 
 SECONDS = st.one_of(st.just(0.0), st.floats(1e-7, 1e3))
 
@@ -35,3 +37,18 @@ def test_there_are_as_many_classes_as_ever() -> None:
         lag.add(number * 1e-6)
     assert len(lag._counts) == before
     assert 0.49 <= lag.quantile(0.5) <= 0.72
+
+
+async def test_what_holds_the_loop_up_is_seen() -> None:
+    """A moment in which nothing else runs; after `close` a second one is not."""
+    ticks = LoopTicks(every_s=0.005)
+    await asyncio.sleep(0.05)
+    time.sleep(0.3)
+    await asyncio.sleep(0.05)
+    ticks.close()
+    assert ticks.lag.max_s >= 0.29
+    assert ticks.lag.quantile(0.5) < 0.29
+    before = ticks.lag.max_s
+    time.sleep(2 * before)
+    await asyncio.sleep(0.05)
+    assert ticks.lag.max_s == before

@@ -11,6 +11,7 @@ import pytest
 from asyncrl.buffers.staleness import Staleness
 from asyncrl.client.fleet_config import FleetStats
 from asyncrl.client.lane_context import LaneContext
+from asyncrl.client.loop_lag import LoopLag
 from asyncrl.client.seams import Clock
 from asyncrl.collector.counts import CollectorStats
 from asyncrl.learner.loop import LearnerThread, Update
@@ -27,7 +28,8 @@ class Counted:
         self.collector = CollectorStats(0)
         self.staleness = Staleness(None)
         thread = cast(LearnerThread, _Thread(self.staleness))
-        self.measuring = Measuring(num_lanes, self.fleet, self.collector, thread)
+        self.loop_lag = LoopLag()
+        self.measuring = Measuring(num_lanes, self.fleet, self.collector, thread, self.loop_lag)
 
     def metrics(self) -> dict[str, float]:
         return self.measuring.metrics(Update(1, 32, {"losses/entropy": 0.5}, 0.5), Progress(steps=100), 4.0)
@@ -70,7 +72,7 @@ def test_figures_are_those_of_their_sources() -> None:
     counted.collector.episodes_started, counted.collector.episodes_finished = 9, 5
     counted.collector.lost_steps = 7
     counted.fleet.faults["lane_lost"] += 2
-    counted.fleet.loop_lag.add(0.25)
+    counted.loop_lag.add(0.25)
     counted.staleness.admit([an_unroll()], 3)
     found = counted.metrics()
     expected = {
