@@ -31,7 +31,8 @@ from asyncrl.policy import Acted, Policy
 from asyncrl.records import Array
 from asyncrl.run.searching_judges import PolicyJudge, PolicyProposer
 from asyncrl.search import Propose, Root, SearchConfig, SearchResult, search
-from asyncrl.search.remote import RemoteSimulator, first_action, num_actions
+from asyncrl.search.lane_actions import first_action, num_actions
+from asyncrl.search.remote import RemoteSimulator
 from asyncrl.wire.flags import RowState
 from asyncrl.wire.spec import LaneSpec
 

@@ -9,7 +9,7 @@ from typing import Final
 from asyncrl.client.connecting import addresses, connect
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.run.serving import Serving
-from asyncrl.search.remote import check_support
+from asyncrl.search.lane_actions import check_support
 
 LANES_PER_SERVER: Final = 2
 

@@ -32,8 +32,9 @@ from asyncrl.run.searching import SearchActor, SearchStats, SearchWish
 from asyncrl.run.searching_lanes import simulation_lanes
 from asyncrl.run.serving import serving
 from asyncrl.search import SearchConfig
+from asyncrl.search.lane_actions import check_support
 from asyncrl.search.local import UniformProposals
-from asyncrl.search.remote import RemoteCounts, check_support
+from asyncrl.search.remote import RemoteCounts
 
 GROUPS: Final = 2  # one looks ahead while the leaves of the other are judged
 

@@ -13,7 +13,7 @@ from asyncrl.learner.rewards import train_reward
 from asyncrl.run.learning import Learning
 from asyncrl.run.searching import SearchActor, SearchWish
 from asyncrl.search import SearchConfig
-from asyncrl.search.remote import check_support, num_actions
+from asyncrl.search.lane_actions import check_support, num_actions
 
 
 def searching(config: RunConfig) -> PPOConfig | None:

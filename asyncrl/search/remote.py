@@ -18,21 +18,19 @@ more states, and the search goes on by longer ways (test_a_full_store_makes_the_
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from asyncrl.client.fleet_lane import FleetLane
-from asyncrl.client.lane_client import LaneClient
 from asyncrl.client.snapshots import Outcomes, SimulateEntry
 from asyncrl.client.snapshots import Rollout as RolloutTail
-from asyncrl.errors import ConfigError, LaneLost
+from asyncrl.errors import LaneLost
 from asyncrl.records import Array
 from asyncrl.search.expanding import Root
+from asyncrl.search.held_states import HeldStates
+from asyncrl.search.lane_actions import every_action, wire_actions
 from asyncrl.search.simulator import Expansion, Outcome, RngMode
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import TERMINATED, TRUNCATED
@@ -50,25 +48,6 @@ _RNG: Final[dict[RngMode, pb.RngMode.ValueType]] = {
     "frozen": pb.FROZEN,
     "open_loop": pb.OPEN_LOOP,
 }
-
-
-class _Place(NamedTuple):
-    """Where a state is held: the lane under this id, for as long as this client serves it."""
-
-    lane: FleetLane
-    id: int
-    client: LaneClient | None
-
-    @property
-    def is_there(self) -> bool:
-        return self.client is not None and self.client is self.lane.client_in_use()
-
-
-class _Way(NamedTuple):
-    """How a state was reached: from another one by actions, per leaf [k, *shape] as the search gives them."""
-
-    parent: int
-    actions: Sequence[Array]
 
 
 class _Task(NamedTuple):
@@ -108,17 +87,13 @@ class RemoteSimulator:
         self.counts = RemoteCounts()
         self._lanes = list(simulation_lanes)
         self._wants_obs, self._reward = wants_obs, reward
-        self._places: dict[int, _Place] = {}  # by the name that the search gave; roots have names below 0
-        self._signed: dict[int, bytes] = {}  # states of roots, where they travel
-        self._ways: dict[int, _Way] = {}  # to states that are held
-        self._num_roots = 0
-        self._num_held: Counter[FleetLane] = Counter()
+        self._held = HeldStates()
         self._full: set[FleetLane] = set()  # stores that had no room when they were asked last
 
     @property
     def num_states(self) -> int:
         """States that are held, in all lanes, and those that travel."""
-        return len(self._places) + len(self._signed)
+        return len(self._held)
 
     # ------------------------------------------------------------------ roots
 
@@ -152,15 +127,15 @@ class RemoteSimulator:
                 signed = await lane.snapshots.export(ids)
             finally:
                 lane.snapshots.forget(ids)
-        names = range(-self._num_roots - 1, -self._num_roots - 1 - len(ids), -1)
-        self._num_roots += len(ids)
-        self._signed.update(zip(names, signed, strict=False))
-        if not signed:
-            client = lane.client_in_use()
-            self._places.update((name, _Place(lane, id, client)) for name, id in zip(names, ids, strict=True))
+        names, client = self._held.root_names(len(ids)), lane.client_in_use()
+        for number, name in enumerate(names):
+            if signed:
+                self._held.add_signed(name, signed[number])
+            else:
+                self._held.add(name, lane, ids[number], client)
         spec = lane.spec
         assert spec is not None
-        everything = _everything(spec)
+        everything = every_action(spec)
         return [
             Root(
                 state=name,
@@ -173,10 +148,7 @@ class RemoteSimulator:
 
     def give_back(self, roots: Iterable[Root]) -> None:
         """Forget the states of these roots."""
-        names = [root.state for root in roots if isinstance(root.state, int)]
-        for name in names:
-            self._signed.pop(name, None)
-        self._forget(names)
+        self._forget([root.state for root in roots if isinstance(root.state, int)])
 
     # ------------------------------------------------------------------ Simulator
 
@@ -209,35 +181,20 @@ class RemoteSimulator:
         """Expansions that nothing is left to begin with are nobody's."""
         parts: dict[FleetLane, list[_Task]] = {}
         for number, asked in enumerate(wave):
-            begin = self._begin(asked)
+            assert isinstance(asked.parent, int)
+            begin = self._held.reach(asked.parent, asked.actions)
             if begin is None:
                 continue
-            parent, asked, detour = begin
-            place = self._places.get(parent)
-            lane = self._idlest(parts) if place is None else place.lane
+            lane = self._held.lane_of(begin.parent) or self._idlest(parts)
             keeps = asked.keep_as is not None and lane not in self._full
-            parts.setdefault(lane, []).append(_Task(number, asked, parent, detour, keeps))
+            asked = asked._replace(actions=begin.actions)
+            parts.setdefault(lane, []).append(_Task(number, asked, begin.parent, begin.detour, keeps))
         return parts
-
-    def _begin(self, asked: Expansion) -> tuple[int, Expansion, int] | None:
-        """The state to begin with, the expansion as it is from there, and how many steps longer it is."""
-        assert isinstance(asked.parent, int)
-        parent, actions, detour = asked.parent, asked.actions, 0
-        while parent not in self._signed:
-            place = self._places.get(parent)
-            if place is not None and place.is_there:
-                break
-            way = self._ways.get(parent)
-            if way is None:
-                return None
-            parent, detour = way.parent, detour + len(way.actions[0])
-            actions = [np.concatenate(both) for both in zip(way.actions, actions, strict=True)]
-        return parent, asked._replace(actions=actions), detour
 
     def _idlest(self, parts: dict[FleetLane, list[_Task]]) -> FleetLane:
         """The simulation lane with the least to do in this wave, then with the fewest states."""
         up = [lane for lane in self._lanes if lane.client_in_use() is not None] or self._lanes
-        return min(up, key=lambda lane: (len(parts.get(lane, ())), self._num_held[lane]))
+        return min(up, key=lambda lane: (len(parts.get(lane, ())), self._held.num_in(lane)))
 
     # ------------------------------------------------------------------ one lane
 
@@ -262,7 +219,7 @@ class RemoteSimulator:
         frame: list[_Task] = []
         size, obs_bytes = 0, spec.observation.nbytes if self._wants_obs else 0
         for task in tasks:
-            each = max(obs_bytes, len(self._signed.get(task.parent, b"")))
+            each = max(obs_bytes, self._held.num_bytes(task.parent))
             if frame and (size + each > FRAME_BYTES or len(frame) == FRAME_ENTRIES):
                 yield frame
                 frame, size = [], 0
@@ -292,17 +249,15 @@ class RemoteSimulator:
             else:
                 outcome = outcomes[task.number] = _outcome_of(found, row, rewards[row], task)
                 if outcome.kept and name is not None and entry.keep_as is not None:
-                    self._places[name] = _Place(lane, entry.keep_as, client)
-                    self._ways[name] = _Way(task.parent, task.asked.actions)
-                    self._num_held[lane] += 1
+                    self._held.add(name, lane, entry.keep_as, client)
+                    self._held.add_way(name, task.parent, task.asked.actions)
         return again
 
     def _entry(self, task: _Task, lane: FleetLane, spec: LaneSpec) -> SimulateEntry:
         asked, tail = task.asked, task.asked.rollout
-        place = self._places.get(task.parent)
         return SimulateEntry(
-            parent=self._signed[task.parent] if place is None else place.id,
-            actions=_wire_actions(asked.actions, spec),
+            parent=self._held.reference(task.parent),
+            actions=wire_actions(asked.actions, spec),
             keep_as=lane.snapshots.new_id() if task.keeps else None,
             rng=_RNG[asked.rng],
             seed=asked.seed,
@@ -311,58 +266,7 @@ class RemoteSimulator:
         )
 
     def _forget(self, names: Iterable[int]) -> None:
-        by_lane: dict[FleetLane, list[int]] = {}
-        for name in names:
-            self._ways.pop(name, None)
-            place = self._places.pop(name, None)
-            if place is not None:
-                by_lane.setdefault(place.lane, []).append(place.id)
-                self._num_held[place.lane] -= name > 0
-        for lane, ids in by_lane.items():
-            self._full.discard(lane)
-            lane.snapshots.forget(ids)
-
-
-def check_support(lanes: Iterable[FleetLane], *, exports: bool = False) -> None:
-    """ConfigError where the environments of these lanes have no states to hold; or, with `exports`, none to give away.
-
-    The lanes have been opened.
-    """
-    for lane in lanes:
-        why = "" if lane.opened is None else lane.opened.host_reason
-        if lane.snapshots.support == "none":
-            raise ConfigError(f"{lane.address} cannot look ahead in this environment: {why or 'it holds no states'}")
-        if exports and not lane.snapshots.exports:
-            raise ConfigError(
-                f"states cannot leave or enter {lane.address}: give all env servers the same --snapshot-key-file"
-            )
-
-
-def num_actions(spec: LaneSpec) -> int:
-    """How many actions there are; 0 where they cannot be enumerated."""
-    nodes = spec.action.nodes
-    return nodes[0].n if nodes[0].kind == pb.DISCRETE else 0
-
-
-def first_action(spec: LaneSpec) -> int:
-    """The environment's number of the action that is counted as 0."""
-    return spec.action.nodes[0].start
-
-
-def _everything(spec: LaneSpec) -> Array | None:
-    """b1 [A]"""
-    count = num_actions(spec)
-    return np.ones(count, np.bool_) if count else None
-
-
-def _wire_actions(actions: Sequence[Array], spec: LaneSpec) -> list[Array]:
-    """Per leaf [k, *shape], in the environment's numbering and the dtypes of the wire."""
-    leaves = spec.action.leaves
-    if not actions:
-        return [np.empty((0, *leaf.shape), leaf.dtype) for leaf in leaves]
-    if num_actions(spec):
-        return [(actions[0] + first_action(spec)).astype(leaves[0].dtype)]
-    return [np.asarray(array).astype(leaf.dtype) for array, leaf in zip(actions, leaves, strict=True)]
+        self._full -= self._held.forget(names)
 
 
 def _outcome_of(found: Outcomes, row: int, rewards: Array, task: _Task) -> Outcome:

@@ -20,8 +20,9 @@ from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.errors import ConfigError, LaneLost, ServerRefused
 from asyncrl.records import Array
 from asyncrl.search import Expansion, Outcome, SearchConfig, SearchResult, search
+from asyncrl.search.lane_actions import check_support
 from asyncrl.search.local import LocalSimulator
-from asyncrl.search.remote import RemoteSimulator, check_support
+from asyncrl.search.remote import RemoteSimulator
 from asyncrl.wire.step_rows import StepRows
 from tests.rig.processes import EnvServerProcess
 from tests.rig.proxy import FaultProxy
