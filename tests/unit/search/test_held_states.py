@@ -46,6 +46,7 @@ def a_line(held: HeldStates, lanes: list[Any]) -> int:
 
 
 def test_a_state_that_is_there_is_begun_with() -> None:
+    """Without a detour, however it was reached itself."""
     lane = a_lane()
     held = HeldStates()
     a_line(held, [lane])
