@@ -30,7 +30,15 @@ from benchmarks.workloads import Target
 
 UNIT = "SPS"  # environment steps per second
 UNITS = {"wall_s": "s", "env_steps": "steps", "eval_episodes": "episodes"}
-Name = Literal["cartpole-4x128", "cartpole-4x128-slow", "cartpole-fast", "impala-cartpole", "pong-8x128"]
+Name = Literal[
+    "cartpole-4x128",
+    "cartpole-4x128-slow",
+    "cartpole-fast",
+    "impala-cartpole",
+    "pong-8x128",
+    "pong-dqn-32",
+    "pong-dqn-4",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +53,7 @@ class Options:
     """Of counting, per run; not of whole runs."""
     repeats: int = 3
     peers: str | None = None
-    """Comma-separated: cleanrl, sb3, sample-factory, sample-factory-native, rllib; "none"."""
+    """Comma-separated: cleanrl, sb3, sb3-dqn, sample-factory, sample-factory-native, rllib; "none"."""
     threads: int | None = None
     """Torch threads of the peers; default: the best of 1 and 2."""
     ours: str = ""

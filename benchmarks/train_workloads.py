@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +63,12 @@ PEERS: Final = {
         tuple((where, threads) for where in ("dummy", "subproc") for threads in THREADS),
         f"{_PIP} stable-baselines3 ale-py opencv-python-headless",
     ),
+    "sb3-dqn": Peer(
+        "benchmarks.train_peers.sb3_dqn",
+        ("stable-baselines3", "torch", "ale-py"),
+        tuple((where, threads) for where in ("dummy", "subproc") for threads in THREADS),
+        f"{_PIP} stable-baselines3 ale-py opencv-python-headless",
+    ),
     "sample-factory": Peer(
         "benchmarks.train_peers.sample_factory_appo",
         ("sample-factory", "torch"),
@@ -94,11 +100,36 @@ _BARE: Final = ("--eval-every=0", "--checkpoint-every=0", "--total-timesteps=100
 _CLASSIC: Final = ("--preset=classic", *_BARE)
 _PONG: Final = ("--preset=atari", '--env-kwargs={"repeat_action_probability": 0.0}', *_BARE)
 
+# As the peer: a replay of 100,000, gradient steps from 2,000 steps on, greedy but for one action in a hundred.
+_PONG_DQN: Final = (
+    "--preset=atari",
+    *_BARE,
+    "--buffer-size=100000",
+    "--learning-starts=2000",
+    "--exploration-fraction=0.001",
+    "--num-steps=4",
+)
+
 CARTPOLE: Final = TrainSettings("CartPole-v1", 4, 128, epochs=4, minibatches=4, warmup_s=4.0, seconds=12.0)
 SLOW: Final = TrainSettings(
     "benchmarks.slow_env:SlowCartPole-v1", 4, 128, epochs=4, minibatches=4, warmup_s=4.0, seconds=12.0
 )
 PONG: Final = TrainSettings("ALE/Pong-v5", 8, 128, epochs=4, minibatches=4, warmup_s=5.0, seconds=20.0)
+PONG_DQN: Final = TrainSettings("ALE/Pong-v5", 8, 4, epochs=1, minibatches=1, warmup_s=10.0, seconds=20.0)
+
+
+def _pong_dqn(every: int, ratio: float) -> TrainWorkload:
+    """One gradient step for so many environment steps."""
+    steps = PONG_DQN.num_envs * PONG_DQN.num_steps // every
+    options = (*_PONG_DQN, f"--gradient-steps={steps}")
+    return TrainWorkload(
+        f"pong-dqn-{every}",
+        replace(PONG_DQN, gradient_steps=steps),
+        (Subject(SUBJECT, options, "dqn"), Subject(f"{SUBJECT}-async", (*options, "--mode=async"), "dqn")),
+        peers=("sb3-dqn",),
+        targets=(Target("asyncrl / sb3-dqn", ratio), Target("asyncrl-async / sb3-dqn", ratio)),
+    )
+
 
 WORKLOADS: Final = (
     TrainWorkload(
@@ -152,4 +183,6 @@ WORKLOADS: Final = (
             Target("asyncrl-bf16 / cleanrl", 2.5),
         ),
     ),
+    _pong_dqn(32, 1.5),
+    _pong_dqn(4, 1.1),
 )

@@ -27,6 +27,7 @@ class TrainSettings:
     seconds: float
     threads: int = 1  # of torch
     variant: str = ""  # what else the peer leaves to its user
+    gradient_steps: int = 0  # off-policy: so many after `num_steps` steps of each environment
 
     @property
     def atari(self) -> bool:
