@@ -38,11 +38,16 @@ thread.join()
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_freed_memory_is_kept() -> None:
-    """Twenty times 4 blocks of 4 MiB, in a thread: 80 thousand pages by default, next to none when they are kept."""
-    found = {}
-    for wish in ("keep", "default"):
-        answer = subprocess.run(
-            [sys.executable, "-c", PROGRAM, wish], capture_output=True, text=True, check=True, timeout=55
-        )
-        found[wish] = int(answer.stdout)
-    assert found["keep"] < 2048 < found["default"]
+    """Twenty times 4 blocks of 4 MiB, in a thread: 80 thousand pages by default, next to none when they are kept.
+
+    By default they stay, too, where something small lies behind them: a second or third process is less lucky.
+    """
+    assert faults_of("keep") < 2048
+    assert any(faults_of("default") > 2048 for _ in range(3))
+
+
+def faults_of(wish: str) -> int:
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM, wish], capture_output=True, text=True, check=True, timeout=55
+    )
+    return int(answer.stdout)
