@@ -48,6 +48,17 @@ class TrainWorkload:
 
 THREADS: Final = (1, 2)
 _PIP: Final = "pip install torch==2.13.0"
+
+
+def _sb3(module: str) -> Peer:
+    return Peer(
+        module,
+        ("stable-baselines3", "torch", "ale-py"),
+        tuple((where, threads) for where in ("dummy", "subproc") for threads in THREADS),
+        f"{_PIP} stable-baselines3 ale-py opencv-python-headless",
+    )
+
+
 PEERS: Final = {
     "cleanrl": Peer(
         "benchmarks.train_peers.cleanrl_ppo",
@@ -57,18 +68,8 @@ PEERS: Final = {
         f"and vwxyzjn/cleanrl at {CLEANRL_COMMIT[:7]} as $ASYNCRL_PEER_CACHE/cleanrl",
         checkout="cleanrl",
     ),
-    "sb3": Peer(
-        "benchmarks.train_peers.sb3_ppo",
-        ("stable-baselines3", "torch", "ale-py"),
-        tuple((where, threads) for where in ("dummy", "subproc") for threads in THREADS),
-        f"{_PIP} stable-baselines3 ale-py opencv-python-headless",
-    ),
-    "sb3-dqn": Peer(
-        "benchmarks.train_peers.sb3_dqn",
-        ("stable-baselines3", "torch", "ale-py"),
-        tuple((where, threads) for where in ("dummy", "subproc") for threads in THREADS),
-        f"{_PIP} stable-baselines3 ale-py opencv-python-headless",
-    ),
+    "sb3": _sb3("benchmarks.train_peers.sb3_ppo"),
+    "sb3-dqn": _sb3("benchmarks.train_peers.sb3_dqn"),
     "sample-factory": Peer(
         "benchmarks.train_peers.sample_factory_appo",
         ("sample-factory", "torch"),

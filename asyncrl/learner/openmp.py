@@ -13,8 +13,8 @@ from collections.abc import MutableMapping
 from typing import Final
 
 # Rounds of libgomp's loop: microseconds, for work that is handed out in quick succession.
-WAITING: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
-_OTHERS: Final = ("KMP_BLOCKTIME",)  # Intel's name for the same wish
+WAITING: Final = {"GOMP_SPINCOUNT": "1000"}
+_OTHERS: Final = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME")  # the standard's and Intel's names for the same wish
 
 
 def wait_asleep(environ: MutableMapping[str, str]) -> None:

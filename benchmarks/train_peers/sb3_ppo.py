@@ -1,7 +1,4 @@
-"""Stable-Baselines3's PPO: on Atari with its AtariWrapper and CnnPolicy, otherwise with MlpPolicy.
-
-`variant` is where the environments are: `dummy`, in the learner's process, or `subproc`, each in its own.
-"""
+"""Stable-Baselines3's PPO: on Atari with CnnPolicy, otherwise with MlpPolicy."""
 
 from __future__ import annotations
 
@@ -9,53 +6,16 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.train_peers.counting import StepWindow, TrainSettings, report
-
-FOREVER = 10_000_000
-
-
-def make_bare(env: str) -> Any:
-    """What the ids called NoFrameskip-v4 were. Called in the process that has the environment."""
-    import gymnasium as gym
-
-    gym.register_envs(import_module("ale_py"))
-    return gym.make(env, frameskip=1, repeat_action_probability=0.0)
-
-
-def make_envs(settings: TrainSettings) -> Any:
-    vec_env = import_module("stable_baselines3.common.vec_env")
-    env_util = import_module("stable_baselines3.common.env_util")
-    kind = {"dummy": vec_env.DummyVecEnv, "subproc": vec_env.SubprocVecEnv}[settings.variant or "dummy"]
-    if not settings.atari:
-        return env_util.make_vec_env(settings.env, settings.num_envs, vec_env_cls=kind)
-    kwargs = {"env": settings.env}
-    envs = env_util.make_atari_env(make_bare, settings.num_envs, env_kwargs=kwargs, vec_env_cls=kind)
-    return vec_env.VecFrameStack(envs, 4)
+from benchmarks.train_peers.sb3 import learn
 
 
 def train(settings: TrainSettings, window: StepWindow) -> None:
-    import torch
-
-    callbacks: Any = import_module("stable_baselines3.common.callbacks")
     ppo: Any = import_module("stable_baselines3.ppo")
-    torch.set_num_threads(settings.threads)
-
-    class Count(callbacks.BaseCallback):  # type: ignore[misc]  # stable_baselines3 need not be there
-        """Counts at the same place of every iteration, before it collects."""
-
-        def _on_rollout_start(self) -> None:
-            window.add(self.num_timesteps)
-
-        def _on_step(self) -> bool:
-            return not window.over
-
-    envs = make_envs(settings)
     batch = settings.num_envs * settings.num_steps // settings.minibatches
     shape = {"n_steps": settings.num_steps, "n_epochs": settings.epochs, "batch_size": batch}
     rates = {"learning_rate": 2.5e-4, "clip_range": 0.1 if settings.atari else 0.2, "ent_coef": 0.01}
     policy = "CnnPolicy" if settings.atari else "MlpPolicy"
-    model = ppo.PPO(policy, envs, **shape, **rates, device="cpu")
-    model.learn(FOREVER, callback=Count())
-    envs.close()
+    learn(settings, window, lambda envs: ppo.PPO(policy, envs, **shape, **rates, device="cpu"))
 
 
 if __name__ == "__main__":
