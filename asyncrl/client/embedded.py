@@ -2,14 +2,19 @@
 
 Invariants: the child ends with its parent, however that ends: it holds the other side of its standard input
 (test_the_child_ends_with_its_parent); a start that fails says at which stage, with the last words of the child
-(test_a_failed_start_shows_the_last_words).
+(test_a_failed_start_shows_the_last_words); a child that dies is started again where it was, and lanes return to it
+(test_a_child_that_dies_is_started_again); that one may use the cores that the first one had, whatever its program has
+asked for since (test_it_is_started_again_as_it_was).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
+import random
 import shutil
 import socket
 import sys
@@ -20,7 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from asyncrl.client.addresses import MAX_UNIX_PATH_BYTES
+from asyncrl.client.backoff import Backoff
+from asyncrl.client.scheduling import ThreadState
 from asyncrl.errors import ConnectionFailed, LocalProtocolError
+
+log = logging.getLogger("asyncrl.embedded")
 
 START_S: Final = 60.0
 STOP_S: Final = 10.0
@@ -56,6 +65,9 @@ class EmbeddedServer:
         self._folder: str | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._group: asyncio.TaskGroup | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._listen_at = ""
+        self._scheduled: ThreadState | None = None
         self._log: deque[str] = deque(maxlen=KEPT_LINES)
 
     @property
@@ -76,38 +88,30 @@ class EmbeddedServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Start the child and wait until it listens.
+        """Start the child and wait until it listens; from then on it is started again should it die.
 
         Raises ConnectionFailed with the stage and the child's last words; then, and when cancelled, no child is left.
         """
-        if self._process is not None:
+        if self._group is not None:
             raise LocalProtocolError("this embedded server has been started")
+        self._scheduled = ThreadState.here()
+        self._listen_at = self._listen()
+        self._group = asyncio.TaskGroup()
+        await self._group.__aenter__()
         try:
-            await self._spawn()
-            async with asyncio.timeout(self._start_s):
-                await self._read_ready()
-        except TimeoutError:
-            await self.stop()
-            raise self._failed("listen", f"it did not listen within {self._start_s:g} s") from None
+            await self._launch()
         except BaseException:
             await self.stop()
             raise
+        self._keeper = self._group.create_task(self._keep_alive())
 
     async def stop(self) -> None:
         """Close the child's standard input, which ends it, and wait; it is killed after STOP_S. Idempotent."""
-        process, self._process = self._process, None
-        if process is not None:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                async with asyncio.timeout(STOP_S):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.kill()
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+        await self._end_child()
         group, self._group = self._group, None
         if group is not None:
             await group.__aexit__(None, None, None)  # the log's end
@@ -115,9 +119,54 @@ class EmbeddedServer:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
+    async def _end_child(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    async def _keep_alive(self) -> None:
+        """Whoever has lanes here finds the same address again, and another boot_id. A server that does not come up
+        any more is for its fleets to give up on."""
+        backoff = Backoff(random.Random())
+        while True:
+            if self._process is not None:
+                status = await self._process.wait()
+                log.warning("the embedded env server died (%s) and is started again%s", status, self._last_words())
+            await asyncio.sleep(backoff.next_s())
+            try:
+                await self._launch()
+            except ConnectionFailed as error:
+                log.warning("%s", error)
+
+    async def _launch(self) -> None:
+        """A child that listens; none is left if it does not."""
+        try:
+            await self._spawn()
+            async with asyncio.timeout(self._start_s):
+                await self._read_ready()
+        except TimeoutError:
+            await self._end_child()
+            raise self._failed("listen", f"it did not listen within {self._start_s:g} s") from None
+        except ConnectionFailed:
+            await self._end_child()
+            raise
+        if not self._listen_at.startswith("unix:"):
+            self._listen_at = self.address  # the port that the system chose
+
     async def _spawn(self) -> None:
         command = [sys.executable, "-m", "envserver", "--embedded", "--env", self._env]
-        command += ["--num-envs", str(self._num_envs), "--listen", self._listen()]
+        command += ["--num-envs", str(self._num_envs), "--listen", self._listen_at]
         for name, value in self._options.items():
             command += [f"--{name}", *([value] if value else [])]
         try:
@@ -132,9 +181,12 @@ class EmbeddedServer:
             )
         except OSError as error:
             raise ConnectionFailed(f"the embedded env server could not be started: {error}", "spawn") from None
+        if self._scheduled is not None:
+            # It inherited what its program, or a fleet of it, has asked for since. It has no other threads yet.
+            with contextlib.suppress(OSError):
+                self._scheduled.apply(self._process.pid)
         assert self._process.stderr is not None
-        self._group = asyncio.TaskGroup()
-        await self._group.__aenter__()
+        assert self._group is not None
         self._group.create_task(self._keep_log(self._process.stderr))
 
     async def _read_ready(self) -> None:
@@ -171,5 +223,7 @@ class EmbeddedServer:
         return f"unix:{path}"
 
     def _failed(self, stage: str, text: str) -> ConnectionFailed:
-        words = f"\nits last words:\n{self.log_tail}" if self._log else ""
-        return ConnectionFailed(f"the embedded env server failed at {stage}: {text}{words}", stage)
+        return ConnectionFailed(f"the embedded env server failed at {stage}: {text}{self._last_words()}", stage)
+
+    def _last_words(self) -> str:
+        return f"\nits last words:\n{self.log_tail}" if self._log else ""

@@ -257,7 +257,8 @@ class LaneClient:
         if isinstance(fault, ServerRefused):
             return as_loss(fault)
         cause = "protocol" if isinstance(fault, RemoteProtocolError) else ""
-        lost = lane_lost(self._break_cause or cause or "server_lost", f"{self._link.address}: {fault}")
+        text = str(fault) if isinstance(fault, ConnectionFailed) else f"{self._link.address}: {fault}"
+        lost = lane_lost(self._break_cause or cause or "server_lost", text)
         lost.__cause__ = fault
         return lost
 

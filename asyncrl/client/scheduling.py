@@ -29,22 +29,40 @@ class Scheduling:
     core: int | None = None
 
 
+@dataclass(frozen=True)
+class ThreadState:
+    """How a thread is scheduled; what it starts inherits that."""
+
+    policy: int
+    cores: frozenset[int]
+
+    @staticmethod
+    def here() -> ThreadState | None:
+        """Of the calling thread; None where nothing is ever changed."""
+        if sys.platform != "linux":
+            return None
+        return ThreadState(os.sched_getscheduler(0), frozenset(os.sched_getaffinity(0)))
+
+    def apply(self, thread: int = 0) -> None:
+        """To the calling thread, or to the first one of a process. Raises OSError for cores that there are not."""
+        if sys.platform == "linux":
+            os.sched_setaffinity(thread, self.cores)
+            os.sched_setscheduler(thread, self.policy, os.sched_getparam(thread))
+
+
 @contextlib.contextmanager
 def scheduled(wish: Scheduling) -> Iterator[None]:
     """Applies to the calling thread and to those it starts meanwhile; the calling thread gets its own back at the end.
 
     Raises OSError for a core that there is not.
     """
-    if sys.platform != "linux":
+    found = ThreadState.here()
+    if sys.platform != "linux" or found is None:
         yield
         return
-    policy, cores = os.sched_getscheduler(0), os.sched_getaffinity(0)
-    if wish.core is not None:
-        os.sched_setaffinity(0, {wish.core})
-    if wish.batch and policy == os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    policy = os.SCHED_BATCH if wish.batch and found.policy == os.SCHED_OTHER else found.policy
+    ThreadState(policy, found.cores if wish.core is None else frozenset({wish.core})).apply()
     try:
         yield
     finally:
-        os.sched_setscheduler(0, policy, os.sched_getparam(0))
-        os.sched_setaffinity(0, cores)
+        found.apply()

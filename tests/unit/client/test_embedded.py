@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from asyncrl.client.connecting import connect
 from asyncrl.client.embedded import EmbeddedServer
 from asyncrl.client.grpc_transport import GrpcConnector
+from asyncrl.client.scheduling import Scheduling, scheduled
 from asyncrl.errors import ConnectionFailed, LocalProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
 
@@ -89,6 +93,73 @@ async def test_a_cancelled_start_leaves_no_child() -> None:
         pids.append(server.pid)
         starting.cancel()
     assert not is_alive(pids[0])
+
+
+def threads_of(pid: int) -> set[tuple[int, int]]:
+    """Scheduling policy and number of cores of its threads."""
+    threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
+    return {(os.sched_getscheduler(thread), len(os.sched_getaffinity(thread))) for thread in threads}
+
+
+async def killed_and_back(server: EmbeddedServer) -> None:
+    pid = server.pid
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: server.pid not in (0, pid))
+
+
+async def test_a_child_that_dies_is_started_again() -> None:
+    """Twice: its fleet loses its lanes, each once, and has rows from the same address again; nothing stays behind."""
+    async with EmbeddedServer("CartPole-v1", 4) as server:
+        pids = [server.pid]
+        async with connect(server.address, env="CartPole-v1", num_envs=4, lanes=2, seed=1) as fleet:
+            for _ in range(2):
+                lost, rows = 0, 0
+                os.kill(pids[-1], signal.SIGKILL)
+                async with asyncio.timeout(20):
+                    while lost < 2 or rows < 100 or fleet.lanes_up < 2:
+                        arrival = await fleet.recv()
+                        lost += arrival.lost is not None
+                        rows += lost == 2 and arrival.rows is not None
+                        if arrival.rows is not None:
+                            arrival.lane.step([np.zeros(arrival.lane.num_slots, np.int64)])
+                pids.append(server.pid)
+            assert (fleet.stats.faults["lane_lost"], len(set(pids))) == (4, 3)
+        folder = Path(server.address.removeprefix("unix:")).parent
+    assert not any(is_alive(pid) for pid in pids)
+    assert not (server.address.startswith("unix:") and folder.exists())
+
+
+async def test_it_keeps_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no Unix sockets, the one that it got first."""
+    monkeypatch.setenv("ASYNCRL_UNIX_SOCKETS", "0")
+    async with EmbeddedServer("CartPole-v1", 1) as server:
+        address, boot_id = server.address, server.boot_id
+        await killed_and_back(server)
+        await until(lambda: server.boot_id != boot_id)
+        assert server.address == address
+
+
+async def test_stop_finds_a_child_that_just_starts_again() -> None:
+    """The second child, which does not listen yet, ends as well."""
+    server = EmbeddedServer("CartPole-v1", 1)
+    await server.start()
+    await killed_and_back(server)
+    pid = server.pid
+    await server.stop()
+    assert not is_alive(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is scheduled elsewhere")
+async def test_it_is_started_again_as_it_was() -> None:
+    """Its program shares one core with a fleet now: the lanes need the others."""
+    async with EmbeddedServer("CartPole-v1", 1) as server:
+        expected = threads_of(server.pid)
+        assert {cores for _, cores in expected} == {len(os.sched_getaffinity(0))}
+        with scheduled(Scheduling(core=min(os.sched_getaffinity(0)))):
+            boot_id = server.boot_id
+            await killed_and_back(server)
+            await until(lambda: server.boot_id != boot_id)
+            assert threads_of(server.pid) == expected
 
 
 async def test_the_child_ends_with_its_parent() -> None:
