@@ -24,6 +24,7 @@ from asyncrl.client.fleet import Fleet
 from asyncrl.collector.act_batcher import ActBatcher
 from asyncrl.collector.acting import Actor
 from asyncrl.collector.counts import CollectorConfig, CollectorState, CollectorStats, EpisodesEnded
+from asyncrl.collector.episodes import EpisodeOrder
 from asyncrl.collector.joining import ActRequest
 from asyncrl.collector.lane_driver import LaneDriver, Phase
 from asyncrl.collector.rounds import Rounds
@@ -59,6 +60,7 @@ class Collector:
         self._on_episodes = on_episodes
         self._initial = state
         self._rounds = Rounds(len(fleet.lanes), config.lag, state.round)
+        self._order = EpisodeOrder(len(fleet.lanes), state.steps, on_episodes) if config.lag is not None else None
         self._drivers = [LaneDriver(lane, config, state, self) for lane in fleet.lanes]
         self._blocked: set[int] = set()  # lanes whose unroll waits for room, in async mode
         self._outbox: deque[list[Unroll]] = deque()  # at most one unroll a lane and round
@@ -184,6 +186,8 @@ class Collector:
         self._begin([driver])
 
     def unroll_complete(self, driver: LaneDriver, unroll: Unroll | None) -> None:
+        if self._order is not None:
+            self._order.finished(driver.index, unroll)
         self._hand_over(self._rounds.finish(driver.index, unroll))
         self._begin([driver])
         if driver.phase is Phase.AT_GATE:
@@ -192,6 +196,8 @@ class Collector:
     def lane_lost(self, driver: LaneDriver, unroll: Unroll | None, in_round: bool) -> None:
         self.stats.lost_lanes += 1
         self._expect(driver, False)
+        if self._order is not None:
+            self._order.finished(driver.index, unroll)
         if in_round:
             self._hand_over(self._rounds.finish(driver.index, unroll))
         self._hand_over(self._rounds.leave(driver.index))
@@ -201,7 +207,11 @@ class Collector:
         assert rows.stats is not None
         ended = rows.stats
         slots = driver.lane.fleet_slots[ended.rows]
-        self._on_episodes(EpisodesEnded(self.stats.steps, slots, ended.returns, ended.lengths, ended.times))
+        whole = EpisodesEnded(self.stats.steps, slots, ended.returns, ended.lengths, ended.times)
+        if self._order is None:
+            self._on_episodes(whole)
+        else:
+            self._order.ended(driver.index, driver.rows_held - 1, whole)
 
     # ------------------------------------------------------------------ gates and hand-off
 
@@ -230,6 +240,8 @@ class Collector:
 
     def _hand_over(self, batches: list[list[Unroll]]) -> None:
         for unrolls in batches:
+            if self._order is not None:
+                self._order.handed(unrolls)
             if not self._outbox and self._handoff.put_nowait(unrolls):
                 self._handed(unrolls)
                 continue

@@ -48,7 +48,7 @@ class CollectorState:
 class EpisodesEnded:
     """Whole games that ended in one reply, rewards raw; `[E]` each."""
 
-    steps: int  # environment steps of the run when it arrived
+    steps: int  # environment steps of the run when it arrived; with rounds, had the lanes been in lockstep
     fleet_slots: Array  # i8
     returns: Array  # f8
     lengths: Array  # u4

@@ -90,6 +90,11 @@ class LaneDriver:
         return steps
 
     @property
+    def rows_held(self) -> int:
+        """Rows of the unroll that is not complete."""
+        return 0 if self._builder is None else self._builder.num_rows
+
+    @property
     def steps_held(self) -> int:
         """Transitions of the unroll that is not complete."""
         return 0 if self._builder is None else self._builder.num_transitions

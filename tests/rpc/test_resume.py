@@ -103,6 +103,12 @@ def curves(config: RunConfig) -> list[dict[str, Any]]:
     ]
 
 
+def episodes(config: RunConfig) -> list[list[str]]:
+    """Return, length and step of each, without what is of the clock."""
+    lines = RunDir(Path(config.run_dir) / config.run_name).monitor.read_text().splitlines()[2:]
+    return [line.split(",")[:2] + line.split(",")[3:] for line in lines]
+
+
 def assert_equal(ours: Part, theirs: Part) -> None:
     """Bit for bit."""
     if isinstance(ours, Tensors | Arrays):
@@ -138,6 +144,7 @@ def test_exact_resume(tmp_path: Path, algorithm: str) -> None:
         assert_equal(first.parts[name], second.parts[name])
     assert curves(killed) == curves(whole)
     assert len(curves(whole)) >= ROUNDS - 1
+    assert episodes(killed) == episodes(whole) != []
     untouched = settings(tmp_path, "untouched", algorithm)
     run_to_the_end(algorithm, untouched)
     before = [[row for row in curves(config) if row["step"] <= at * 128] for config in (untouched, whole)]
@@ -151,3 +158,4 @@ def test_sync_runs_repeat_themselves(tmp_path: Path) -> None:
     for config in runs:
         run_to_the_end("ppo", config)
     assert curves(runs[0]) == curves(runs[1]) != curves(runs[2])
+    assert episodes(runs[0]) == episodes(runs[1]) != episodes(runs[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -293,22 +294,24 @@ def test_a_resumed_run_goes_on() -> None:
 
 
 def test_episodes_are_told_with_the_step_they_ended_at() -> None:
-    """Statistics of a reply reach the callback with fleet slots and the steps there were, that reply included."""
+    """Statistics of a reply reach the callback with fleet slots and the steps there were, that reply included: with
+    rounds those of all lanes up to the same row, else those that have arrived."""
 
     def with_stats(rows: StepRows) -> None:
         one = np.array([1])
         rows.stats = EpisodeStats(one.astype("<u4"), one * 2.5, (one * 9).astype("<u4"), one.astype("<f4"))
 
-    async def main(rig: Rig) -> None:
-        collecting = Collecting(rig, state=CollectorState.fresh(4, [np.zeros((4, 2))]))
+    async def main(rig: Rig, lag: int | None, steps: tuple[int, ...]) -> None:
+        collecting = Collecting(rig, state=CollectorState.fresh(4, [np.zeros((4, 2))]), lag=lag)
         rig.servers[0].rebuild.append(with_stats)
         await collecting.during(collecting.learn(1))
         (ended,) = collecting.episodes
         assert ended.fleet_slots.tolist() in ([1], [3])
         assert (ended.returns.tolist(), ended.lengths.tolist(), ended.times.tolist()) == ([2.5], [9], [1.0])
-        assert 2 <= ended.steps <= 4
+        assert ended.steps in steps
 
-    collecting(main)
+    collecting(partial(main, lag=0, steps=(4,)))
+    collecting(partial(main, lag=None, steps=(2, 4)))
 
 
 def test_an_error_of_the_policy_ends_the_run() -> None:
