@@ -62,7 +62,8 @@ def test_async_holds_the_replay_ratio(tmp_path: Path, gradient_steps: int) -> No
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     """kill -9 in async mode: replay, ε, β and ratio go on from the checkpoint, and not from the beginning."""
-    config = settings(tmp_path, "apex", checkpoint_every=640, exploration_fraction=1.0, beta_final=1.0)
+    often = {"checkpoint_every": 640, "keep_checkpoints": 50}
+    config = settings(tmp_path, "apex", **often, exploration_fraction=1.0, beta_final=1.0)
     killed_after("apex", config, 4)
     at = final(config).step
     assert 2000 < at < 6400
