@@ -3,6 +3,8 @@
     python -m benchmarks.scores                         every row
     python -m benchmarks.scores --row cartpole-zoo      one of them
 
+    benchmarks/results/scores.md                        what has been measured, as a table
+
 Each seed is a process of its own, `asyncrl train`; a row's file has the command, the commit, wall times, every
 seed's figure, and the bar. Figures are either training returns, the mean of the last 100 episodes as CleanRL reports
 them, or those of the last checkpoint over 100 evaluation episodes, as RL Zoo does.
@@ -200,6 +202,21 @@ def report(row: Row, seeds: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def table(folder: Path) -> str:
+    """All rows that have a file there, for people, in the order of ROWS."""
+    lines = ["# Scores", "", "Made by `python -m benchmarks.scores` of the files beside it.", ""]
+    lines += ["| row | figure | value | worst and best seed | bar | published |", "|---|---|---|---|---|---|"]
+    for row in ROWS:
+        path = folder / f"{row.name}.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            low, high = found["spread"]
+            bar = f"{'≤' if row.at_most else '≥'} {found['bar']:g}: {'met' if found['met'] else '**missed**'}"
+            shown = (found["row"], found["figure"], f"{found['value']:.1f}", f"{low:.1f} to {high:.1f}", bar)
+            lines.append("| " + " | ".join((*shown, found["published"])) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main(options: Options) -> int:
     known = {row.name: row for row in ROWS}
     wrong = [name for name in options.row if name not in known]
@@ -214,6 +231,7 @@ def main(options: Options) -> int:
             seeds = list(pool.map(lambda seed, row=row: train(row, seed, parent), options.seeds))
         found = report(row, seeds)
         (RESULTS / f"{row.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (RESULTS / "scores.md").write_text(table(RESULTS))
         values = ", ".join(f"{seed['value']:.2f}" for seed in seeds)
         print(f"{row.name}: {found['value']:.2f} (bar {row.bar:g}, {'met' if found['met'] else 'MISSED'}): {values}")
         all_met &= bool(found["met"])
