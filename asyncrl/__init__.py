@@ -6,6 +6,7 @@ package of environments, importing it is what makes `gymnasium.make_vec("asyncrl
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -40,3 +41,5 @@ def __dir__() -> list[str]:
 
 
 register_when_imported()
+# gRPC writes a line across the dashboard for every idle connection that ends. It reads this at its first use.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

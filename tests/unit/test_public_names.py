@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import asyncrl
@@ -24,3 +28,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     """A misspelling raises what Python raises for any module."""
     with pytest.raises(AttributeError, match="'asyncrl' has no attribute 'conect'"):
         _ = asyncrl.conect
+
+
+@pytest.mark.parametrize(("told", "expected"), [(None, "ERROR"), ("debug", "debug")])
+def test_grpc_is_quiet_unless_told_otherwise(told: str | None, expected: str) -> None:
+    """Importing the package says so, on both ends, before gRPC looks."""
+    script = "import sys, asyncrl, os; assert 'grpc' not in sys.modules; print(os.environ['GRPC_VERBOSITY'])"
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    environment |= {} if told is None else {"GRPC_VERBOSITY": told}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
