@@ -1,6 +1,6 @@
 """Games of two that were learned by playing against themselves, played against others.
 
-    python -m benchmarks.selfplay tictactoe --steps 200000           # trains first
+    python -m benchmarks.selfplay tictactoe --games 1000             # trains first
     python -m benchmarks.selfplay connect4 --run runs/connect4
 
 Opponents: random moves; in tic-tac-toe the perfect player, who knows the value of every position and draws among the
@@ -212,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("game", choices=sorted(GAMES))
     parser.add_argument("--run", type=Path, help="a run that was trained; without it one is")
-    parser.add_argument("--steps", type=int, default=200_000, help="moves to train for")
+    parser.add_argument("--steps", type=int, default=300_000, help="moves to train for")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--run-dir", default="runs")
     parser.add_argument("--games", type=int, default=200, help="against each opponent")
