@@ -81,6 +81,11 @@ class Solver:
         self._table.clear()
         return self._search(board, -COLUMNS * ROWS, COLUMNS * ROWS, depth)
 
+    def outcome(self, board: Board) -> int:
+        """1, 0 or -1: won, drawn or lost. What was seen on the way is kept for the next call."""
+        worth = self._search(board, -1, 1, board.num_free)
+        return (worth > 0) - (worth < 0)
+
     def best_moves(self, board: Board, depth: int = ROWS * COLUMNS) -> list[int]:
         """All moves that are worth most."""
         worth: dict[int, int] = {}

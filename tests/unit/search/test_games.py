@@ -279,7 +279,12 @@ def negamax(board: connect4.Board) -> int:
 def test_the_solver_is_negamax(seed: int) -> None:
     """Eight free places: windows and tables change no value, from any side."""
     board = connect4.Board(late_position(seed, 8))
-    assert connect4.Solver().value(board) == negamax(board)
+    solver = connect4.Solver()
+    assert solver.value(board) == negamax(board)
+    for column in board.legal():
+        after = board.copy()
+        if not after.play(column):
+            assert solver.outcome(after) == np.sign(negamax(after))  # with what it has seen of the others
 
 
 def test_a_horizon_sees_what_is_near() -> None:
