@@ -3,10 +3,11 @@
 Nothing in a directory is changed before its lock is held, and only a directory that was made here is ever removed.
 
 Invariants: `auto` goes on where the directory of that name has a checkpoint (test_auto_goes_on_where_there_is_one);
-settings that decide what the checkpoint is of cannot change on the way (test_a_changed_model_is_refused); a run whose
-checkpoints are all damaged does not begin anew over them (test_damaged_checkpoints_are_not_written_over); somebody
-else's run is left as it is (test_a_busy_run_is_left_alone); each life of a run has a higher epoch than those before it,
-also where none of them saved anything (test_every_life_has_a_higher_epoch).
+settings that decide what the checkpoint is of cannot change on the way (test_a_changed_model_is_refused), nor can the
+size of an update, by which its schedules count (test_a_mode_with_other_batches_is_refused); a run whose checkpoints are
+all damaged does not begin anew over them (test_damaged_checkpoints_are_not_written_over); somebody else's run is left
+as it is (test_a_busy_run_is_left_alone); each life of a run has a higher epoch than those before it, also where none of
+them saved anything (test_every_life_has_a_higher_epoch).
 """
 
 from __future__ import annotations
@@ -113,6 +114,11 @@ def check_settings(folder: RunDir, algorithm: str, config: RunConfig) -> None:
                 f"{folder.path} was begun with {name} {getattr(was, name)!r}, not {getattr(config, name)!r}: "
                 f"leave it as it was, or choose another --run-name"
             )
+    if was.batch_size != config.batch_size:  # with batch_steps it depends on the mode
+        raise ConfigError(
+            f"{folder.path} was begun with mode {was.mode!r}, whose updates are of {was.batch_size} steps, and not of "
+            f"{config.batch_size} as in {config.mode!r}: leave it as it was, or choose another --run-name"
+        )
 
 
 def newest(folder: RunDir) -> Checkpoint | None:

@@ -95,6 +95,20 @@ def test_a_changed_model_is_refused(tmp_path: Path, changed: dict[str, Any]) -> 
     folder.lock().close()
 
 
+def test_a_mode_with_other_batches_is_refused(tmp_path: Path) -> None:
+    """With batch_steps, async has as many rounds as it has such batches; any other change of mode is allowed."""
+    begun(tmp_path, 1)
+    for mode in ("lag 2", "async", "sync"):
+        open_session("ppo", wish(tmp_path, mode=mode)).close()
+    sized = {"run_name": "y", "batch_steps": 64}
+    session = open_session("ppo", wish(tmp_path, **sized))
+    session.progress.round = 1
+    session.close()
+    with pytest.raises(ConfigError, match="mode 'sync', whose updates are of 32 steps, and not of 64 as in 'async'"):
+        open_session("ppo", wish(tmp_path, **sized, mode="async"))
+    open_session("ppo", wish(tmp_path, **sized, mode="lag 1")).close()
+
+
 def test_another_algorithm_is_refused(tmp_path: Path) -> None:
     """By its name."""
     begun(tmp_path, 1)
