@@ -160,7 +160,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             if wanted is None:
                 parts.append(book.untouched())
             else:
-                parts.append(book.reset(answers[number].rows, wanted.mask))
+                answer = answers[number]
+                parts.append(book.reset(answer.rows, wanted.mask, replaced=answer.replaced))
         return self._assembler.observations(parts), self._assembler.infos(parts, self.num_envs, wish.mask)
 
     def step(self, actions: Any) -> Step:

@@ -38,11 +38,15 @@ class LaneReset(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a lane has for the caller: rows, or None where it has no environments now; or why it refused."""
+    """What a lane has for the caller: rows, or None where it has no environments now; or why it refused.
+
+    `replaced`: of a reset, whose rows are the first that the caller gets of another lane in this one's place.
+    """
 
     lane: int
     rows: StepRows | None
     refused: ServerRefused | None = None
+    replaced: bool = False
 
 
 Batch = list[Answer] | AsyncRLError
@@ -65,6 +69,7 @@ class Exchange:
         self._away: set[int] = set()  # lanes without environments, as far as the caller knows
         self._due: set[int] = set()  # lanes that owe an answer
         self._resets: dict[int, LaneReset] = {}  # of lanes that are due, in case a replacement needs them
+        self._replaced: set[int] = set()  # lanes whose loss a reset has swallowed
         self._ready: list[Answer] = []
         self._wanted = 0  # slots; 0: nobody waits
         self._patient = False  # whether lanes that are away are waited for
@@ -191,7 +196,9 @@ class Exchange:
         for number, part in parts.items():
             self._due.add(number)
             self._resets[number] = part
-            news = self._news.pop(number, None)
+            news = self._news.pop(number, [])
+            if any(answer.rows is None for answer in news):
+                self._replaced.add(number)
             if news and news[-1].rows is None:
                 self._away.add(number)
             if number not in self._away and not self.fleet.lanes[number].reset(*part):
@@ -229,6 +236,7 @@ class Exchange:
     def _lost(self, number: int) -> None:
         if number in self._resets:
             self._away.add(number)  # the reset goes to the replacement
+            self._replaced.add(number)
         elif number in self._away:
             return
         elif number in self._due:
@@ -250,7 +258,8 @@ class Exchange:
     def _put(self, answer: Answer) -> None:
         self._due.discard(answer.lane)
         self._resets.pop(answer.lane, None)
-        self._ready.append(answer)
+        self._ready.append(answer._replace(replaced=answer.lane in self._replaced))
+        self._replaced.discard(answer.lane)
 
     def _want(self, num_slots: int, patient: bool = False) -> None:
         self._wanted, self._patient = num_slots, patient

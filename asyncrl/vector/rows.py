@@ -53,13 +53,17 @@ class LaneBook:
         self.away = np.zeros(len(self.slots), np.bool_)
         self.ended = np.zeros(len(self.slots), np.bool_)
 
-    def reset(self, rows: StepRows | None, mask: Array | None) -> LanePart:
-        """The answer to a reset of the rows of `mask`."""
+    def reset(self, rows: StepRows | None, mask: Array | None, *, replaced: bool = False) -> LanePart:
+        """The answer to a reset of the rows of `mask`. Where another lane has taken the place of this one since its
+        last rows, `replaced`, the episodes of the other rows are lost, which they are told now and by their next step.
+        """
         fresh = np.ones(len(self.slots), np.bool_) if mask is None else mask
         absent = fresh.copy()
         if rows is not None:
             self.last_obs = rows.obs
             absent &= (rows.flags & FIRST) == 0  # an environment that could not be reset
+        if replaced:
+            absent |= ~fresh
         self.away = (self.away & ~fresh) | absent
         self.ended &= ~fresh
         nothing = np.zeros(len(self.slots), np.bool_)

@@ -88,6 +88,12 @@ class Desk:
         assert isinstance(batch, list)
         return [_told(answer) for answer in batch]
 
+    def replaced(self) -> list[bool]:
+        """Of the batch that was handed over, lane by lane."""
+        batch = self.exchange._box.get_nowait()
+        assert isinstance(batch, list)
+        return [answer.replaced for answer in batch]
+
     def _arrive(self, lane: int, rows: StepRows | None) -> None:
         loss = lane_lost("test", "test") if rows is None else None
         nothing = np.zeros(1)
@@ -187,6 +193,32 @@ def test_a_reset_waits_for_the_replacement_and_resets_it(desk: Desk) -> None:
     assert desk.fleet.lanes[0].sent == ["reset", "reset"]
     desk.rows(0, 7)
     assert desk.told() == [(0, 7), (1, 1)]
+
+
+def test_a_reset_tells_which_lanes_were_replaced(desk: Desk) -> None:
+    """Whenever the loss came: before it, with or without rows of the replacement, during it; once, and of that lane."""
+    desk.lost(0)
+    desk.rows(0, 5)
+    desk.reset(0, 1)
+    desk.rows(1, 1)
+    desk.rows(0, 6)
+    assert desk.replaced() == [True, False]
+    desk.lost(1)
+    desk.reset(0, 1)
+    desk.rows(0, 1)
+    desk.rows(1, 2)
+    desk.rows(1, 3)
+    assert desk.replaced() == [False, True]
+    desk.reset(0, 1)
+    desk.rows(1, 1)
+    desk.lost(0)
+    desk.rows(0, 5)
+    desk.rows(0, 6)
+    assert desk.replaced() == [True, False]
+    desk.reset(0, 1)
+    desk.rows(0, 1)
+    desk.rows(1, 1)
+    assert desk.replaced() == [False, False]
 
 
 def test_a_reset_forgets_what_nobody_has_seen(desk: Desk) -> None:

@@ -127,6 +127,17 @@ def test_resets_tell_what_could_not_be_reset() -> None:
     np.testing.assert_array_equal(part.obs[0], _column([5, 2]))
 
 
+def test_a_masked_reset_of_a_replaced_lane_tells_of_the_other_rows() -> None:
+    """Their episodes are gone with their environments: marked now, and ended by the next step; not longer than that."""
+    book = _book([1, 2])
+    mask = np.array([True, False])
+    part = book.reset(_rows([BEGUN, BEGUN], [5, 6]), mask, replaced=True)
+    assert _told(part) == ([False] * 2, [False] * 2, [1], {})
+    assert _told(book.step(_rows([0, 0], [7, 8]), OFF)) == ([False] * 2, [False, True], [1], {})
+    assert _told(book.reset(_rows([BEGUN, BEGUN], [5, 6]), ~mask)) == ([False] * 2, [False] * 2, [], {})
+    assert _told(book.step(_rows([0, 0], [7, 8]), OFF)) == ([False] * 2, [False] * 2, [], {})
+
+
 def test_parts_join_in_their_order() -> None:
     """Arrays of two lanes, and finals of both in one object array, at the places of their slots."""
     books = [_book([1, 2]), _book([3])]
