@@ -2,7 +2,9 @@
 
 Invariants: rows of one FleetLane are legal in order across every loss and replacement
 (test_rows_stay_legal_across_lanes); the incarnation of a slot grows by one each time its environment is created anew,
-by the server or by the fleet (test_incarnations_count_every_new_environment).
+by the server or by the fleet (test_incarnations_count_every_new_environment); a server that drains is left as soon as
+every reply that was due has come, whatever it answered (test_a_draining_server_is_left_without_loss,
+test_any_last_reply_lets_the_lane_move_off).
 """
 
 from __future__ import annotations
@@ -207,14 +209,15 @@ class FleetLane:
             self._count_rebuilt(rows)
         self._sink.stats.arrivals += 1
         self._sink.arrived(self._arrival(rows, None, episode, t))
-        if self._draining:
-            self._move_off()
 
     def request_refused(self, error: ServerRefused) -> None:
         self._tell("request_refused", error.code, error.text)
         arrival = self._arrival(None, None, self.tracker.episode.copy(), self.tracker.t.copy())
         arrival.refused = error
         self._sink.arrived(arrival)
+
+    def replied(self) -> None:
+        self.snapshots.flush()
         if self._draining:
             self._move_off()
 

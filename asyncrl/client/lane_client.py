@@ -91,12 +91,18 @@ class LaneClient:
     def can_request(self) -> bool:
         return not self.is_over and self._protocol.can_request
 
+    @property
+    def can_spare(self) -> bool:
+        """Whether one more request would leave a place for a step, of a lane that has any."""
+        kept = 1 if self.num_slots else 0
+        return self.can_request and self._protocol.in_flight + kept < self._protocol.max_in_flight
+
     async def place(self) -> None:
-        """Returns once one more request is possible, or the lane is over. Cancellation harms nothing.
+        """Returns once a place can be spared, or the lane is over. Cancellation harms nothing.
 
         Replies of requests that were cancelled are due all the same.
         """
-        while not self.is_over and not self._protocol.can_request:
+        while not self.is_over and not self.can_spare:
             await self._pending.shortened()
 
     @property
@@ -312,6 +318,7 @@ class LaneClient:
                 self._damaged = 0
                 self._owner.rows_arrived(*rows)
                 pending.resolve(b"")
+                self._owner.replied()
             elif delivered.seq:
                 self._take_reply(delivered, now)
             else:
@@ -334,6 +341,7 @@ class LaneClient:
             self._take_error(refusal(parse_body(pb.Error, message.body)), pending)
         else:
             pending.resolve(message.body)
+        self._owner.replied()
 
     def _take_error(self, error: ServerRefused, pending: Pending) -> None:
         if self.opened is None or isinstance(error, LaneLost):

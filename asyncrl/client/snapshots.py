@@ -12,7 +12,8 @@ another one's.
 
 Invariants: what a request left behind that its caller no longer waits for is released
 (test_a_cancelled_wave_leaves_no_snapshot); at most as many requests are under way as the lane allows
-(test_requests_wait_for_their_turn).
+(test_requests_wait_for_their_turn), and none of them takes the last place, which is for a step
+(test_a_place_is_left_for_a_step, test_what_is_forgotten_gathers_until_there_are_places).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from asyncrl.wire.tensors import Array
 
 __all__ = ["Earlier", "LaneSnapshots", "Outcomes", "Rollout", "SimulateEntry", "Status"]
 
-# Requests of these kinds that a lane has under way at once; steps need places too.
+# Requests of these kinds that a lane has under way at once, where it allows more than that.
 MAX_WAVES: Final = 2
 # Of an outcome, besides its arrays: what is said of a failure is 2 KiB at most.
 _OUTCOME_BYTES: Final = 4096
@@ -141,12 +142,12 @@ class LaneSnapshots:
         return reply.released
 
     def forget(self, ids: Iterable[int]) -> None:
-        """Give snapshots back without waiting: with the next request for which the lane has a place."""
+        """Give snapshots back without waiting: now, or after a reply that leaves places for this and for a step."""
         client = self._owner.client_in_use()
         if client is not self._forgotten_by:
             self._forgotten, self._forgotten_by = [], client  # a lane that is gone took its snapshots with it
         self._forgotten += ids
-        self._flush()
+        self.flush()
 
     async def export(self, ids: Sequence[int]) -> list[bytes]:
         """Signed states, which lanes of servers with the same key take: in entries, or by `import_`.
@@ -189,11 +190,11 @@ class LaneSnapshots:
                 if client is self._owner.client_in_use():
                     self.forget(ids)
                 raise
-        self._flush()
 
-    def _flush(self) -> None:
-        client = self._forgotten_by
-        if self._forgotten and client is not None and client.can_request:
+    def flush(self) -> None:
+        """Send what was forgotten, if there are places; the lane asks for it after every reply."""
+        client = self._owner.client_in_use()
+        if self._forgotten and client is not None and client is self._forgotten_by and client.can_spare:
             client.tell(pb.RELEASE, pb.Release(ids=self._forgotten).SerializeToString())
             self._forgotten = []
 

@@ -40,6 +40,7 @@ class Owner:
         self.changed = asyncio.Event()
         self.rows: list[tuple[StepRows, Array, Array]] = []
         self.refused: list[ServerRefused] = []
+        self.replies = 0
         self.resumed: list[str] = []
         self.events: list[pb.Event] = []
         self.on_rows: Callable[[], None] = lambda: None
@@ -55,6 +56,9 @@ class Owner:
     def request_refused(self, error: ServerRefused) -> None:
         self.refused.append(error)
         self.changed.set()
+
+    def replied(self) -> None:
+        self.replies += 1
 
     def lane_resumed(self, cause: str) -> None:
         self.resumed.append(cause)

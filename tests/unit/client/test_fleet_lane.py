@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.errors import LaneLost
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
@@ -168,6 +169,95 @@ def test_a_draining_server_is_left_without_loss() -> None:
         assert len(new.all_lanes) == 1
 
     sim(main, servers=[{"address": "a:1"}, {"address": "b:1", "capacity": 4, "cores": 1}], num_envs=4)
+
+
+@pytest.mark.parametrize("kind", ["render", "release", "forget"])
+def test_any_last_reply_lets_the_lane_move_off(kind: str) -> None:
+    """A server drains while something other than a step is under way: the lane is left once that is answered."""
+
+    async def main(rig: Rig) -> None:
+        lane = (await rig.recv()).lane
+        old = rig.servers[0]
+        old.hold_replies = True
+        async with asyncio.TaskGroup() as group:
+            if kind == "forget":
+                lane.snapshots.forget([1])
+            else:
+                group.create_task(lane.render() if kind == "render" else _release(lane, 1))
+            await asyncio.sleep(0.01)
+            old.draining = True
+            old.push(pb.EVENT, pb.Event(kind=pb.DRAINING, deadline_ms=10_000).SerializeToString())
+            await asyncio.sleep(0.5)
+            assert old.byes == 0
+            old.all_lanes[0].answer_all()
+        lost = (await rig.recv()).lost
+        assert lost is not None
+        assert lost.cause == "drained"
+        assert (await rig.recv()).rows is not None
+        assert (lane.address, old.byes, rig.fleet.stats.lost_in_flight) == ("b:1", 1, 0)
+
+    sim(main, servers=[{"address": "a:1"}, {"address": "b:1", "capacity": 4, "cores": 1}], num_envs=4)
+
+
+async def _release(lane: FleetLane, *ids: int) -> None:
+    await lane.snapshots.release(ids)
+
+
+@pytest.mark.parametrize("quota", [2, 3, 4])
+def test_a_place_is_left_for_a_step(quota: int) -> None:
+    """However many requests wait for their turn, and however few the server allows: a step goes out at once."""
+
+    async def main(rig: Rig) -> None:
+        lane = (await rig.recv()).lane
+        rig.servers[0].hold_replies = True
+        async with asyncio.TaskGroup() as group:
+            for number in range(6):
+                group.create_task(_release(lane, number))
+            await asyncio.sleep(0.01)
+            lane.snapshots.forget([10])
+            lane.snapshots.forget([11])
+            assert lane.can_step
+            assert rig.step(lane) is True
+            rig.servers[0].hold_replies = False
+            rig.servers[0].all_lanes[0].answer_all()
+            await rig.recv()
+        toy = rig.servers[0].all_lanes[0]
+        assert sorted(each for ids in toy.released for each in ids) == [0, 1, 2, 3, 4, 5, 10, 11]
+
+    sim(main, servers=[{"max_in_flight": quota}])
+
+
+def test_what_is_forgotten_gathers_until_there_are_places() -> None:
+    """One request for all of it, as soon as a reply has come; nobody has to ask for anything else."""
+
+    async def main(rig: Rig) -> None:
+        lane = (await rig.recv()).lane
+        rig.servers[0].hold_replies = True
+        for number in range(5):
+            lane.snapshots.forget([number])
+        await asyncio.sleep(0.01)
+        rig.servers[0].hold_replies = False
+        rig.servers[0].all_lanes[0].answer_all()
+        await asyncio.sleep(0.01)
+        assert rig.servers[0].all_lanes[0].released == [[0], [1, 2, 3, 4]]
+
+    sim(main, servers=[{"max_in_flight": 2}])
+
+
+def test_simulation_lanes_keep_no_place_for_steps() -> None:
+    """Nobody steps them: all that the server allows is for looking ahead."""
+
+    async def main(rig: Rig) -> None:
+        (lane,) = rig.fleet.lanes
+        rig.servers[0].hold_replies = True
+        async with asyncio.TaskGroup() as group:
+            for number in range(2):
+                group.create_task(_release(lane, number))
+            await asyncio.sleep(0.01)
+            assert lane.in_flight == 2
+            rig.servers[0].all_lanes[0].answer_all()
+
+    sim(main, servers=[{"max_in_flight": 2}], num_envs=1, simulation=True, snapshots=True)
 
 
 def test_the_caller_may_do_the_first_reset() -> None:

@@ -76,6 +76,24 @@ def test_more_than_allowed_is_the_callers_fault() -> None:
     sim(main)
 
 
+def test_the_owner_hears_of_every_reply() -> None:
+    """Of whatever kind, refusals and replies that nobody waits for among them; once each."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            assert each.owner.replies == 2  # OPENED, and the first rows
+            each.step(1)
+            each.lane.tell(pb.RELEASE, b"")
+            await each.lane.ask(pb.RENDER, b"")
+            assert each.owner.replies == 5
+            each.step(1000)
+            await each.lane.ask(pb.RENDER, b"")
+            assert (each.owner.replies, len(each.owner.refused)) == (7, 1)
+
+    sim(main)
+
+
 def test_a_step_before_opened_is_the_callers_fault() -> None:
     """Nobody knows the shape of an action yet."""
 

@@ -112,6 +112,7 @@ class ToyLane:
         self.stream: ToyStream | None = None
         self.executed: list[tuple[int, ...]] = []
         self.resets: list[requests.ResetRequest] = []
+        self.released: list[list[int]] = []  # ids, by request
         self.waiting: deque[Message] = deque()
         self.count = 0
         self._server = server
@@ -155,6 +156,9 @@ class ToyLane:
             self.resets.append(requests.decode_reset(request.body, self.num_slots))
             flags = np.full(self.num_slots, FIRST | NO_TRANSITION, np.uint8)
             return pb.STEP_RESULT, step_rows.encode(self._rows(flags, np.zeros(self.num_slots)), SPEC)
+        if request.kind == pb.RELEASE:
+            self.released.append(list(parse_body(pb.Release, request.body).ids))
+            return pb.RELEASED, pb.Released(released=len(self.released[-1])).SerializeToString()
         if request.kind == pb.RENDER:
             image = pb.Image(row=0, height=1, width=1, channels=3, pixels=b"\x01\x02\x03")
             return pb.RENDERED, pb.Rendered(images=[image]).SerializeToString()
