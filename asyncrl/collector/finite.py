@@ -4,8 +4,9 @@ What cannot be trained on becomes what the flag table calls a row without a tran
 it: the row before it is cut there, and its next observation stays the finite one that it had.
 
 Invariants: every valid row is finite, with the observation after it (test_valid_rows_are_finite); a row is left out
-only where it, its reward or what follows it is not finite (test_no_more_is_left_out_than_must_be); `raise` names slot
-and leaf (test_raise_names_slot_and_leaf); finite rows are passed on as they are (test_finite_rows_are_untouched).
+only where it, its reward or what follows it is not finite (test_no_more_is_left_out_than_must_be); what a policy
+remembers of such a row is forgotten (test_what_is_left_out_leaves_no_memory); `raise` names slot and leaf
+(test_raise_names_slot_and_leaf); finite rows are passed on as they are (test_finite_rows_are_untouched).
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Sieve:
             void[rows.final_rows[bad_final]] = True
         self.num_cut += int(np.count_nonzero(void & ((rows.flags & NO_TRANSITION) == 0)))
         flags = np.where(void, rows.flags & ~np.uint8(TERMINATED | TRUNCATED | SOFT) | NO_TRANSITION, rows.flags)
-        flags[self._void & ~bad_obs] |= FIRST  # whatever a recurrent policy made of zeros is forgotten
+        # A recurrent policy remembers the row, and a learner, who does not see it, cannot.
+        flags[void & ~bad_obs] |= FIRST
         self._void = bad_obs
         return replace(
             rows,

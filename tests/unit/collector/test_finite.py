@@ -99,6 +99,25 @@ def test_a_recurrent_policy_begins_anew_after_zeros() -> None:
     assert sieve.num_cut == 2
 
 
+def test_what_is_left_out_leaves_no_memory() -> None:
+    """Acting remembers every row, a learner those with a transition alone: both agree on what came before each of these
+    since the last FIRST, here in the sum of it."""
+    rng = np.random.default_rng(1)
+    sieve, memories = Sieve(SLOTS, "cut"), np.zeros((2, 3))  # of acting, and of the learner
+    rows = sieve.opened(reply([1, 2, 3], FIRST | NO_TRANSITION))
+    for _ in range(300):
+        following = reply(rng.integers(1, 100, 3).astype(float).tolist())
+        following.obs[0][rng.random((3, 1)) < 0.1] = np.nan
+        following.rewards[rng.random(3) < 0.1] = np.nan
+        following = sieve.passed(following)
+        valid, first = (following.flags & NO_TRANSITION) == 0, (rows.flags & FIRST) != 0
+        memories[0] = np.where(first, 0, memories[0]) + rows.obs[0][:, 0]
+        memories[1] = np.where(first & valid, 0, memories[1]) + np.where(valid, rows.obs[0][:, 0], 0)
+        np.testing.assert_array_equal(*memories[:, valid])
+        rows = following
+    assert 50 < sieve.num_cut < 500
+
+
 def test_a_lane_that_is_replaced_owes_nothing() -> None:
     """What its predecessor showed last does not void the first row of the new one."""
     sieve = Sieve(SLOTS, "cut")
