@@ -16,6 +16,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -198,7 +199,17 @@ async def serve(config: ServerConfig) -> int:
     finally:
         await server.stop(STOP_GRACE_S)
         await launcher.close()
+        if config.embedded:
+            _remove_folders(bound)
     return 0
+
+
+def _remove_folders(bound: list[listening.Address]) -> None:
+    """Those of sockets were made for this server alone, by a parent that may be gone."""
+    for address in bound:
+        if address.path:
+            with contextlib.suppress(OSError):
+                Path(address.path).parent.rmdir()
 
 
 def _say_ready(config: ServerConfig, core: EnvServer, bound: list[listening.Address]) -> None:

@@ -26,15 +26,14 @@ from typing import Any, Final
 
 from asyncrl.client.addresses import MAX_UNIX_PATH_BYTES
 from asyncrl.client.backoff import Backoff
+from asyncrl.client.child_process import ChildProcess
 from asyncrl.client.scheduling import ThreadState
 from asyncrl.errors import ConnectionFailed, LocalProtocolError
 
 log = logging.getLogger("asyncrl.embedded")
 
 START_S: Final = 60.0
-STOP_S: Final = 10.0
 KEPT_LINES: Final = 200
-LINE_BYTES: Final = 64 * 1024
 
 
 class EmbeddedServer:
@@ -63,8 +62,8 @@ class EmbeddedServer:
         self._options = dict(options or {})
         self._start_s = start_s
         self._folder: str | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._group: asyncio.TaskGroup | None = None
+        self._process: ChildProcess | None = None
+        self._group: asyncio.TaskGroup | None = None  # of the keeper
         self._keeper: asyncio.Task[None] | None = None
         self._listen_at = ""
         self._scheduled: ThreadState | None = None
@@ -92,48 +91,38 @@ class EmbeddedServer:
 
         Raises ConnectionFailed with the stage and the child's last words; then, and when cancelled, no child is left.
         """
-        if self._group is not None:
+        if self._listen_at:
             raise LocalProtocolError("this embedded server has been started")
         self._scheduled = ThreadState.here()
         self._listen_at = self._listen()
-        self._group = asyncio.TaskGroup()
-        await self._group.__aenter__()
         try:
             await self._launch()
         except BaseException:
             await self.stop()
             raise
+        self._group = asyncio.TaskGroup()
+        await self._group.__aenter__()
         self._keeper = self._group.create_task(self._keep_alive())
 
     async def stop(self) -> None:
-        """Close the child's standard input, which ends it, and wait; it is killed after STOP_S. Idempotent."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait([keeper])
-        await self._end_child()
+        """Close the child's standard input, which ends it, and wait. Idempotent."""
         group, self._group = self._group, None
-        if group is not None:
-            await group.__aexit__(None, None, None)  # the log's end
+        try:
+            if group is not None:
+                assert self._keeper is not None
+                self._keeper.cancel()
+                await group.__aexit__(None, None, None)
+        finally:
+            await self._end_child()
+        self._listen_at = ""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
     async def _end_child(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
+        if process is not None:
+            await process.end()
 
     async def _keep_alive(self) -> None:
         """Whoever has lanes here finds the same address again, and another boot_id. A server that does not come up
@@ -142,6 +131,7 @@ class EmbeddedServer:
         while True:
             if self._process is not None:
                 status = await self._process.wait()
+                await self._end_child()
                 log.warning("the embedded env server died (%s) and is started again%s", status, self._last_words())
             await asyncio.sleep(backoff.next_s())
             try:
@@ -170,48 +160,25 @@ class EmbeddedServer:
         for name, value in self._options.items():
             command += [f"--{name}", *([value] if value else [])]
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=LINE_BYTES,
-                # Ctrl-C is meant for the program whose server this is: it may still need the environments.
-                start_new_session=True,
-            )
+            self._process = await ChildProcess.start(command, self._log)
         except OSError as error:
             raise ConnectionFailed(f"the embedded env server could not be started: {error}", "spawn") from None
         if self._scheduled is not None:
             # It inherited what its program, or a fleet of it, has asked for since. It has no other threads yet.
             with contextlib.suppress(OSError):
                 self._scheduled.apply(self._process.pid)
-        assert self._process.stderr is not None
-        assert self._group is not None
-        self._group.create_task(self._keep_log(self._process.stderr))
 
     async def _read_ready(self) -> None:
         """The one line of JSON that says where it listens."""
         assert self._process is not None
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        line = await self._process.first_line()
         if not line:
-            await asyncio.sleep(0.1)  # its last words may still be on the way
             raise self._failed("start", f"it exited with status {await self._process.wait()}")
         try:
             ready = json.loads(line)
             self.address, self.boot_id = str(ready["ready"]), str(ready["boot_id"])
         except (ValueError, KeyError, TypeError):
             raise self._failed("start", f"it wrote {line[:200]!r} instead of where it listens") from None
-
-    async def _keep_log(self, stream: asyncio.StreamReader) -> None:
-        while True:
-            try:
-                line = await stream.readline()
-            except ValueError:  # a line longer than LINE_BYTES
-                continue
-            if not line:
-                return
-            self._log.append(line.decode(errors="replace").rstrip())
 
     def _listen(self) -> str:
         if not hasattr(socket, "AF_UNIX") or sys.platform == "win32" or os.environ.get("ASYNCRL_UNIX_SOCKETS") == "0":

@@ -129,6 +129,25 @@ async def test_a_child_that_dies_is_started_again() -> None:
     assert not (server.address.startswith("unix:") and folder.exists())
 
 
+async def test_what_the_environments_started_does_not_hold_up_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that was started when their module was imported has the child's standard error open, and lives on."""
+    pid_file = tmp_path / "pid"
+    (tmp_path / "starting.py").write_text(
+        "import subprocess, gymnasium\n"
+        f"open({str(pid_file)!r}, 'w').write(str(subprocess.Popen(['sleep', '60'], start_new_session=True).pid))\n"
+        "def make(): return gymnasium.make('CartPole-v1')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    try:
+        async with asyncio.timeout(20), connect(env="starting=starting:make", num_envs=1, seed=1) as fleet:
+            assert (await fleet.recv()).rows is not None
+        assert is_alive(int(pid_file.read_text()))
+    finally:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
 async def test_it_keeps_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are no Unix sockets, the one that it got first."""
     monkeypatch.setenv("ASYNCRL_UNIX_SOCKETS", "0")
@@ -163,19 +182,21 @@ async def test_it_is_started_again_as_it_was() -> None:
 
 
 async def test_the_child_ends_with_its_parent() -> None:
-    """SIGKILL of the parent closes the child's standard input, and that ends it."""
+    """SIGKILL of the parent closes the child's standard input, and that ends it; the folder of its socket goes too."""
     code = (
         "import asyncio\nfrom asyncrl.client.embedded import EmbeddedServer\n"
         "async def main():\n"
         "    async with EmbeddedServer('CartPole-v1', 1) as server:\n"
-        "        print(server.pid, flush=True)\n"
+        "        print(server.pid, server.address, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
     assert parent.stdout is not None
-    child = int(await parent.stdout.readline())
-    assert is_alive(child)
+    child, address = (await parent.stdout.readline()).decode().split()
+    folder = Path(address.removeprefix("unix:")).parent
+    assert is_alive(int(child))
     parent.kill()
     await parent.wait()
-    await until(lambda: not is_alive(child))
+    await until(lambda: not is_alive(int(child)))
+    assert not (address.startswith("unix:") and folder.exists())
