@@ -7,8 +7,9 @@ created its lanes anew at the same round without being stopped.
 Invariants: a sync run that was killed and resumed equals, bit for bit, one that created its lanes anew at that round
 (test_exact_resume); whatever ends a run but its learner, its last whole round is in a checkpoint
 (test_a_stopped_run_keeps_its_last_round, test_a_run_that_loses_its_servers_keeps_its_last_round); a learner that fails
-ends the run with its error (test_a_failing_learner_ends_the_run); `stop` ends whatever the run waits for
-(test_stop_while_lanes_are_built).
+ends the run with its error, also while it is being stopped, and what it holds then is never kept
+(test_a_failing_learner_ends_the_run, test_a_learner_that_fails_while_it_is_stopped_keeps_nothing); `stop` ends whatever
+the run waits for (test_stop_while_lanes_are_built).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from asyncrl.client.loop_lag import LoopTicks
 from asyncrl.collector.collector import Collector
 from asyncrl.collector.counts import CollectorConfig, CollectorState, EpisodesEnded
 from asyncrl.config import RunConfig
-from asyncrl.learner.loop import LearnerFailed, LearnerThread, Standing, ThreadWish, Update
+from asyncrl.learner.loop import LearnerThread, Standing, ThreadWish, Update
 from asyncrl.learner.machine import use_threads
 from asyncrl.learner.schedules import crossings
 from asyncrl.run.curves import LAG
@@ -149,8 +150,6 @@ class Training:
                     self._may_be_cancelled = True
                     self._work = group.create_task(self._carry_out(servers, access, make_keeper))
             await self._keep_last()
-        except LearnerFailed:  # its weights may be of no whole round
-            raise
         except Exception:
             await self._keep_last()
             raise
@@ -177,6 +176,8 @@ class Training:
 
     async def _keep_last(self) -> None:
         """A checkpoint of the last whole round, if there is one and it is not kept yet."""
+        if self.learner is not None and self.learner.failure is not None:
+            return  # its weights may be of no whole round
         if (
             self.examiner is not None
             and self.progress.round
@@ -274,6 +275,9 @@ class Training:
             handoff.stop()
             await self.learner.close()
             await asyncio.sleep(0)  # what it told the loop last
+            # Whatever ended collection did so while an update was under way, and nobody else looks at how that ended.
+            if self.learner.failure is not None:
+                raise self.learner.failure
 
     def _collector_config(self, num_lanes: int) -> CollectorConfig:
         config = self.config

@@ -133,6 +133,42 @@ async def test_a_failing_learner_ends_the_run(tmp_path: Path, server: str, monke
     assert 1 <= newest(run).manifest.info["round"] <= 3
 
 
+@pytest.mark.parametrize("ends", ["is stopped", "breaks"])
+async def test_a_learner_that_fails_while_it_is_stopped_keeps_nothing(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Collection ends, on request or by an error of its own, while the update runs that fails: its error comes out, and
+    half trained weights are in no checkpoint."""
+    update, began, may_fail = PPO.update, threading.Event(), threading.Event()
+
+    def fails_in_the_third(self: PPO, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
+        if unrolls[0].round < 2:
+            return update(self, unrolls, progress)
+        self.model.value_out.bias.data.fill_(1e9)
+        began.set()
+        assert may_fail.wait(30)
+        raise ZeroDivisionError("nothing to divide by")
+
+    monkeypatch.setattr(PPO, "update", fails_in_the_third)
+    run = TinyRun(tmp_path)
+
+    async def end() -> None:
+        await asyncio.to_thread(began.wait, 30)
+        assert run.training.collector is not None
+        if ends == "breaks":
+            run.training.collector.fail(ConnectionFailed("the fleet is gone"))
+        else:
+            run.training.stop()
+        await asyncio.sleep(0)
+        may_fail.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end())
+        with pytest.raises(LearnerFailed, match="round 3: ZeroDivisionError"):
+            await run.run(server)
+    assert not run.checkpoints.exists()
+
+
 async def test_a_run_that_loses_its_servers_keeps_its_last_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
