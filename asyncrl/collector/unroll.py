@@ -12,7 +12,8 @@ once into `[T, B]` memory, flags as they came; what they mean is worked out for 
 Invariants: the unroll is what the flag table says, row by row, in every autoreset mode (test_unrolls_are_as_the_table_
 says); valid rows are the transitions, no more and no less (test_valid_rows_are_the_transitions); a valid row that has
 not ended is followed by a valid row of its episode, or is the last (test_no_trace_leads_into_a_void_row); no first
-observation and none after a cut is ever what a row is bootstrapped from (test_poison_never_reaches_a_bootstrap).
+observation and none after a cut is ever what a row is bootstrapped from (test_poison_never_reaches_a_bootstrap); a
+reply without a mask allows everything (test_no_mask_allows_everything).
 """
 
 from __future__ import annotations
@@ -81,11 +82,14 @@ class UnrollBuilder:
         for kept, leaf in zip(self._obs, obs, strict=True):
             kept[k] = leaf
         if mask is not None:
-            if self._mask is None:
-                self._mask = np.ones((*self._shape, mask.shape[1]), np.bool_)
-            self._mask[k] = _possible(mask)
+            self._keep_mask(k, mask)
         self._first[k] = first
         return [kept[k] for kept in self._obs], None if self._mask is None else self._mask[k]
+
+    def _keep_mask(self, k: int, mask: Array) -> None:
+        if self._mask is None:
+            self._mask = np.ones((*self._shape, mask.shape[1]), np.bool_)
+        self._mask[k] = _possible(mask)
 
     def acted(self, acted: Acted) -> None:
         """What was done about it; rows of this lane alone."""
@@ -179,8 +183,8 @@ class UnrollBuilder:
             kept[k:] = 0
         if self._mask is not None:
             self._mask[k:] = True
-            if last.mask is not None:
-                self._mask[k] = _possible(last.mask)
+        if last.mask is not None:
+            self._keep_mask(k, last.mask)
         self._first[k:] = False
         self._version[k:] = self._version[k - 1]
         for array in (self._log_prob, self._value, self._reward):
@@ -192,10 +196,13 @@ class UnrollBuilder:
         return [[finals.obs[leaf] for finals in self._finals] for leaf in range(len(self._obs))]
 
     def _end_mask(self, end_rows: Array, last: StepRows) -> Array | None:
-        if self._mask is None or last.mask is None:
+        masks = [self._mask, last.mask, *(finals.mask for finals in self._finals)]
+        size = next((mask.shape[-1] for mask in masks if mask is not None), None)
+        if size is None:
             return None
-        masks = [finals.mask for finals in self._finals if finals.mask is not None]
-        return _possible(self._ends(end_rows, self._mask, last.mask, masks))
+        rows, after = _or_all(self._mask, self._shape, size), _or_all(last.mask, self._shape[1:], size)
+        finals = [_or_all(each.mask, each.where.shape, size) for each in self._finals]
+        return _possible(self._ends(end_rows, rows, after, finals))
 
     def _ends(self, end_rows: Array, rows: Array, last: Array, finals: list[Array]) -> Array:
         """[E, *shape]: what followed each of these rows: as a rule what was acted on next."""
@@ -214,6 +221,11 @@ def _possible(mask: Array) -> Array:
     """b1 [N, mask_size]. The mask of a row that waits or has ended is void; a policy cannot choose from nothing."""
     possible: Array = mask | ~mask.any(axis=1, keepdims=True)
     return possible
+
+
+def _or_all(mask: Array | None, shape: tuple[int, ...], size: int) -> Array:
+    """b1 [*shape, size]: a reply without a mask allows everything."""
+    return np.ones((*shape, size), np.bool_) if mask is None else mask
 
 
 def _like(leaf: Array, shape: tuple[int, int]) -> np.ndarray[Any, Any]:

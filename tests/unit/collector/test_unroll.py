@@ -6,7 +6,7 @@ is a number of its own, so that a wrong one is seen wherever it turns up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -335,3 +335,21 @@ def test_what_is_shown_does_not_change() -> None:
         assert np.shares_memory(obs, unroll.obs[0][number])
         assert mask is not None
         assert mask.any()
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), num_steps=st.integers(1, 5))
+def test_no_mask_allows_everything(data: st.DataObject, num_steps: int) -> None:
+    """Replies that leave a mask out, that of their rows or that of last observations, are those that allow it all."""
+    history = data.draw(histories("same_step"))
+    spelt = History(history.num_slots, [replace(reply) for reply in history.replies])
+    for reply, full in zip(history.replies, spelt.replies, strict=True):
+        if data.draw(st.booleans()):
+            full.mask, reply.mask = np.ones_like(reply.mask), None
+        if reply.final_mask is not None and data.draw(st.booleans()):
+            full.final_mask, reply.final_mask = np.ones_like(reply.final_mask), None
+    for (unroll, _), (other, _) in zip(unrolls_of(history, num_steps), unrolls_of(spelt, num_steps), strict=True):
+        for name in ("mask", "end_mask", "last_mask"):
+            found, expected = getattr(unroll, name), getattr(other, name)
+            assert expected is not None
+            np.testing.assert_array_equal(np.ones_like(expected) if found is None else found, expected)
