@@ -181,10 +181,16 @@ class DQN:
 
     @torch.no_grad()
     def _follow(self, times: int) -> None:
-        """The target network takes its share of the online network, so many times."""
-        if times:
-            share = 1.0 - (1.0 - self.config.tau) ** times
-            torch._foreach_lerp_(tensors_of(self.target), tensors_of(self.model), share)
+        """The target network takes its share of the online network, so many times; of what it counts, all."""
+        if not times:
+            return
+        share = 1.0 - (1.0 - self.config.tau) ** times
+        pairs = list(zip(tensors_of(self.target), tensors_of(self.model), strict=True))
+        numbers = [pair for pair in pairs if pair[0].is_floating_point()]
+        torch._foreach_lerp_([target for target, _ in numbers], [source for _, source in numbers], share)
+        for target, source in pairs:
+            if not target.is_floating_point():
+                target.copy_(source)
 
     # ---------------------------------------------------------------------------------------------------- state
 

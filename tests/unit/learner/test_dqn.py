@@ -213,6 +213,16 @@ def test_a_share_of_the_online_network() -> None:
     torch.testing.assert_close(learner.target.advantage.bias - before, torch.full((2,), 1 - 0.75**2))
 
 
+def test_what_a_network_counts_is_taken_over() -> None:
+    """A buffer of integers, such as batch normalisation has, has no share: the target has that of the network."""
+    learner = learner_for(changed(tau=0.25))
+    for network in (learner.model, learner.target):
+        network.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+    learner.model.get_buffer("seen").fill_(7)
+    learner.update(collected(learner, 8), 0.0)
+    assert learner.target.get_buffer("seen") == 7
+
+
 @pytest.mark.parametrize("noisy", [False, True])
 def test_no_gradient_reaches_the_target(noisy: bool) -> None:
     """Its parameters ask for none, have none, and stay what they are between updates, noise or not."""
