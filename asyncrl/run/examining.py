@@ -6,12 +6,14 @@ Invariants: a checkpoint's counters are those of its weights, also where collect
 (test_a_checkpoint_counts_what_its_weights_have_seen); a disk that is slower than the checkpoints come gets every
 checkpoint that it has time for, and one at the end (test_a_slow_disk_gets_fewer_checkpoints); trouble with the lanes of
 an evaluation costs that evaluation alone (test_trouble_with_an_evaluation_is_an_event); weights that a failed update
-left are never kept (test_a_failed_update_is_not_kept).
+left are never kept (test_a_failed_update_is_not_kept); an evaluation whose mean is no number is never the best
+(test_nan_is_never_the_best).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -170,11 +172,11 @@ class Examiner:
         await self._take_down(found, copied)
 
     async def _take_down(self, found: Evaluation, copied: Copied) -> None:
-        run, progress = self._run, copied.progress
+        progress = copied.progress
         self.last_eval = progress.steps, found
         scalars = {"eval/episodic_return": found.mean, "eval/episodic_length": float(np.mean(found.lengths))}
         scalars |= {"eval/return_std": found.std, "eval/episodes": float(len(found.returns))}
         self._recorder.scalars(progress.steps, scalars)
-        if run.progress.best_eval is None or found.mean >= run.progress.best_eval:
-            run.progress.best_eval = found.mean
-            await self.keeper.keep(replace(progress, best_eval=found.mean), copied.saved, found.mean)
+        best = self.keeper.best
+        if math.isfinite(found.mean) and (best is None or found.mean >= best):
+            await self.keeper.keep(progress, copied.saved, found.mean)

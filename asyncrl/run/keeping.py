@@ -2,14 +2,15 @@
 
 Invariants: a slow or broken disk delays neither the loop nor the learner (test_a_slow_disk_delays_nobody); the best
 evaluation's checkpoint is the marked one (test_the_best_is_marked), and one of an earlier round is never taken for the
-newest, however late it is saved (test_a_late_best_is_not_the_newest); a round is saved once
-(test_a_round_is_saved_once).
+newest, however late it is saved (test_a_late_best_is_not_the_newest); a later life of the run has the best of those
+before it to beat (test_a_later_life_has_the_best_to_beat); a round is saved once (test_a_round_is_saved_once).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,13 +25,14 @@ class Keeper:
     """`report` hears of trouble with the disk, on the loop; training goes on. `drain` is called before each save: the
     rows that a run recorded before its checkpoint are on the disk when the checkpoint is.
 
-    Guard: `newest` and `newest_step` are written by the one thread that writes, and read by the loop.
+    Guard: `newest`, `newest_step` and `best` are written by the one thread that writes, and read by the loop.
     """
 
     def __init__(self, store: CheckpointStore, report: Callable[[str], None], drain: Callable[[], object]) -> None:
         self.store = store
         self.newest: Path | None = None
         self.newest_step: int | None = None
+        self.best = _best_score(store)  # of the checkpoint that is marked
         self._report = report
         self._drain = drain
         self._num_waiting = 0
@@ -81,3 +83,11 @@ class Keeper:
             self.store.mark_best(path, score)
         except CheckpointNotSaved as error:
             report(str(error))
+        else:
+            self.best = score
+
+
+def _best_score(store: CheckpointStore) -> float | None:
+    """None where nothing is marked that could be beaten."""
+    marked = store.best()
+    return marked[1] if marked is not None and marked[0].is_dir() and math.isfinite(marked[1]) else None

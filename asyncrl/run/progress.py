@@ -26,7 +26,6 @@ class Progress:
     elapsed_s: float = 0.0
     learner_epoch: int = 0  # fleets that the run has opened
     run_id: str = field(default_factory=lambda: secrets.token_hex(8))
-    best_eval: float | None = None
     incarnations: Array | None = None  # i8 [num_envs], of the environments that there are now
     collector: CollectorState | None = None
 
@@ -43,7 +42,6 @@ class Progress:
             "elapsed_s": self.elapsed_s,
             "learner_epoch": self.learner_epoch,
             "run_id": self.run_id,
-            "best_eval": self.best_eval,
         }
         arrays: dict[str, Array] = {}
         if self.incarnations is not None:
@@ -59,7 +57,7 @@ class Progress:
         rest, slots = parts["run"], parts["slots"]
         assert isinstance(rest, dict)
         assert isinstance(slots, Arrays)
-        fields = {name: rest[name] for name in ("round", "steps", "elapsed_s", "learner_epoch", "run_id", "best_eval")}
+        fields = {name: rest[name] for name in ("round", "steps", "elapsed_s", "learner_epoch", "run_id")}
         progress = Progress(**fields, incarnations=_i8(slots.arrays.get("incarnations")))
         act_steps = _i8(slots.arrays.get("act_steps"))
         if act_steps is not None:

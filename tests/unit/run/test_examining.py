@@ -18,10 +18,12 @@ from asyncrl.learner.loop import LearnerFailed
 from asyncrl.learner.ppo import PPO
 from asyncrl.records import Unroll
 from asyncrl.run.checkpoints import Checkpoint, load_checkpoint
-from asyncrl.run.examining import EVAL_SEED
+from asyncrl.run.evaluation import Evaluation
+from asyncrl.run.examining import EVAL_SEED, Copied
 from asyncrl.run.files import FILES, Files
 from asyncrl.run.learning import Saved
 from asyncrl.run.manifests import best_of, readable
+from asyncrl.run.progress import Progress
 from asyncrl.run.serving import Serving
 from tests.rpc.serving import serving
 from tests.unit.run.tiny_training import TinyRun, tiny_config
@@ -115,7 +117,26 @@ async def test_the_best_evaluation_is_marked(tmp_path: Path, server: str) -> Non
     assert len(means) >= 2
     best = best_of(run.checkpoints)
     assert best is not None
-    assert best[1] == max(means) == run.training.progress.best_eval
+    assert best[1] == max(means)
+
+
+async def test_nan_is_never_the_best(tmp_path: Path, server: str) -> None:
+    """It is recorded, gets no mark, and does not stand in the way of those that come after it."""
+    run = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=32))
+    await run.run(server)
+    training, examiner = run.training, run.training.examiner
+    assert training.learning is not None
+    assert examiner is not None
+    (tmp_path / "checkpoints" / "BEST").unlink()
+    examiner.keeper = run.make_keeper(training.learning)
+    marks = []
+    for number, mean in enumerate([np.nan, 3.0, np.nan, 2.0, 4.0]):
+        progress = Progress(round=number, steps=32 * number, learner_epoch=2)
+        await examiner._take_down(Evaluation((mean,), (1,)), Copied(training.learning.save(), None, progress))
+        best = best_of(run.checkpoints)
+        marks.append(None if best is None else best[1])
+    assert marks == [None, 3.0, 3.0, 3.0, 4.0]
+    assert len([row for _, row in run.notes.rows if "eval/episodic_return" in row]) == 1 + 5
 
 
 class Refusing:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from asyncrl.errors import CheckpointNotSaved
 from asyncrl.run.checkpoints import CheckpointStore, load_newest
 from asyncrl.run.files import FILES, Files
 from asyncrl.run.keeping import Keeper
@@ -100,6 +102,30 @@ async def test_a_late_best_is_not_the_newest(tmp_path: Path) -> None:
     assert keeper.newest_step == 400
     await keeper.keep(at(5), SAVED)
     assert sorted(manifest.step for manifest in readable(tmp_path).values()) == [100, 400, 500]
+
+
+@pytest.mark.parametrize(("mark", "best"), [("step_100 7.5", 7.5), ("step_100 nan", None), ("step_900 7.5", None)])
+async def test_a_later_life_has_the_best_to_beat(tmp_path: Path, mark: str, best: float | None) -> None:
+    """What the mark says, where there is such a checkpoint and its score is a number; nothing before the first."""
+    keeper, _ = keeper_in(tmp_path)
+    found = [keeper.best]
+    await keeper.keep(at(1), SAVED, 7.5)
+    assert [*found, keeper.best] == [None, 7.5]
+    (tmp_path / "BEST").write_text(mark)
+    assert keeper_in(tmp_path)[0].best == best
+
+
+async def test_a_best_that_could_not_be_marked_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and the next one need not beat it."""
+    keeper, reports = keeper_in(tmp_path)
+
+    def full(path: Path, score: float) -> None:
+        raise CheckpointNotSaved("no room")
+
+    monkeypatch.setattr(keeper.store, "mark_best", full)
+    await keeper.keep(at(1), SAVED, 7.5)
+    await asyncio.sleep(0)
+    assert (keeper.best, reports) == (None, ["no room"])
 
 
 async def test_a_later_life_is_newer(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from asyncrl.run.progress import Progress
 def test_progress_reads_back(tmp_path: Path) -> None:
     """Everything but the carries: environments are made anew, and those begin anew with them."""
     collector = CollectorState(np.array([5, 2**35]), [np.ones((2, 3), np.float32)], 7, 1234)
-    progress = Progress(7, 1200, 3.5, 2, "abc", 12.25, np.array([0, 4]), collector)
+    progress = Progress(7, 1200, 3.5, 2, "abc", np.array([0, 4]), collector)
     CheckpointStore(tmp_path, Identity("ppo", "x", "00")).save(1200, progress.parts())
     again = Progress.of(load_newest(tmp_path).parts)
-    for name in ("round", "steps", "elapsed_s", "learner_epoch", "run_id", "best_eval"):
+    for name in ("round", "steps", "elapsed_s", "learner_epoch", "run_id"):
         assert getattr(again, name) == getattr(progress, name)
     assert again.incarnations is not None
     assert again.incarnations.tolist() == [0, 4]
