@@ -3,7 +3,8 @@
 They change in `update` alone, which the learner calls with rows of training; acting, evaluating and learning read them
 (test_nothing_but_update_changes_them). As buffers they travel with the parameters to whoever acts and into checkpoints,
 bit for bit (test_statistics_survive_a_checkpoint_bit_for_bit). Sums are float64, merged as Chan et al. do
-(test_statistics_are_those_of_all_rows_at_once).
+(test_statistics_are_those_of_all_rows_at_once). A slot's unrolls may be in one batch as well as in several
+(test_a_slot_may_be_in_a_batch_twice); no return goes on from another episode's (test_returns_begin_where_episodes_do).
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class ObsNormaliser(nn.Module):
 class RewardScaler(nn.Module):
     """The deviation of the running discounted return of each fleet slot, which rewards are divided by.
 
-    A return is cut where an episode ends, and waits where a row is no transition.
+    A return is cut where an episode ends, and where one begins, as nobody says so of the one before it when a lane is
+    lost. It waits where a row is no transition.
     """
 
     returns: Tensor
@@ -105,14 +107,25 @@ class RewardScaler(nn.Module):
         return math.sqrt(float(self.moments.variance) + _EPSILON)
 
     @torch.no_grad()
-    def update(self, reward: Array, ended: Array, valid: Array, fleet_slots: Array) -> None:
-        """`reward` f8, raw, `ended`, `valid` b1: [T, B]; `fleet_slots` i8 [B]. Rewards are divided after it."""
-        returns = self.returns.cpu().numpy().copy()
-        running, seen = returns[fleet_slots], np.empty(reward.shape)
-        for t in range(len(reward)):
-            running = np.where(valid[t], running * self._gamma + reward[t], running)
-            seen[t] = running
-            running[valid[t] & ended[t]] = 0.0
-        returns[fleet_slots] = running
+    def update(self, reward: Array, first: Array, ended: Array, valid: Array, fleet_slots: Array) -> None:
+        """`reward` f8, raw, `first`, `ended`, `valid` b1: [T, N]; `fleet_slots` i8 [N], of which one may be there more
+        than once, its columns in order. Rewards are divided after it."""
+        returns, seen = self.returns.cpu().numpy().copy(), np.empty(reward.shape)
+        for columns in _turns(fleet_slots):
+            running = returns[fleet_slots[columns]]
+            for t in range(len(reward)):
+                lives, begins = valid[t, columns], first[t, columns]
+                running = np.where(lives, np.where(begins, 0.0, running) * self._gamma + reward[t, columns], running)
+                seen[t, columns] = running
+                running[lives & ended[t, columns]] = 0.0
+            returns[fleet_slots[columns]] = running
         self.moments.update(torch.from_numpy(seen[valid]).to(self.returns.device))
         self.returns.copy_(torch.from_numpy(returns))
+
+
+def _turns(fleet_slots: Array) -> list[Array]:
+    """The columns [N], in parts [K] that have each slot once at most: the first of each slot, the second, and so on."""
+    counts = np.unique(fleet_slots, return_counts=True)[1]
+    turn = np.empty(len(fleet_slots), np.int64)
+    turn[np.argsort(fleet_slots, kind="stable")] = np.arange(len(turn)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return [np.flatnonzero(turn == k) for k in range(counts.max(initial=0))]

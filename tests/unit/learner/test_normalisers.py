@@ -17,6 +17,8 @@ from asyncrl.learner.normalisers import ObsNormaliser, RewardScaler, RunningMome
 from envserver.gym_spec import space_spec
 from tests.unit.learner.spaces_served import FRAMES, VECTOR, rows_of, served, tensors
 
+NEVER = np.zeros((20, 20), np.bool_)
+
 
 def test_statistics_are_those_of_all_rows_at_once() -> None:
     """Batches of any size, far from zero, merge into the mean and variance of their union."""
@@ -83,7 +85,7 @@ def test_returns_are_discounted_and_cut_at_ends() -> None:
         slots = rng.permutation(5)[:3]
         reward, ended, valid = rng.normal(1, 2, (7, 3)), rng.random((7, 3)) < 0.2, rng.random((7, 3)) < 0.8
         reward[~valid] = np.nan
-        scaler.update(reward, ended, valid, slots)
+        scaler.update(reward, NEVER[:7, :3], ended, valid, slots)
         for place, slot in enumerate(slots):
             for t in range(7):
                 if valid[t, place]:
@@ -93,6 +95,31 @@ def test_returns_are_discounted_and_cut_at_ends() -> None:
                         running[slot] = 0.0
         assert math.isclose(scaler.divisor, math.sqrt(np.var(seen) + 1e-8), rel_tol=1e-9)
         assert np.allclose(scaler.returns, running)
+
+
+def test_returns_begin_where_episodes_do() -> None:
+    """The last row before a lane was lost has not ended: the next episode's first row says so."""
+    scaler, ones, first = RewardScaler(2, 0.5), np.ones((3, 2)), NEVER[:3, :2].copy()
+    never, slots = NEVER[:3, :2], np.arange(2)
+    scaler.update(ones, never, never, ~never, slots)
+    first[0, 1] = True
+    scaler.update(ones, first, never, ~never, slots)
+    assert scaler.returns.tolist() == [sum(0.5**k for k in range(6)), 1.75]
+
+
+def test_a_slot_may_be_in_a_batch_twice() -> None:
+    """As async batches have it: the same returns as with an update for each unroll, ends and holes among them."""
+    rng = np.random.default_rng(5)
+    slots = np.array([3, 0, 3, 1, 3, 0])
+    reward, valid = rng.normal(2, 3, (9, 6)), rng.random((9, 6)) < 0.8
+    ended, first = (rng.random((9, 6)) < 0.2 for _ in range(2))
+    once, each = RewardScaler(4, 0.9), RewardScaler(4, 0.9)
+    once.update(reward, first, ended, valid, slots)
+    for n in range(6):
+        column = slice(n, n + 1)
+        each.update(reward[:, column], first[:, column], ended[:, column], valid[:, column], slots[column])
+    assert torch.equal(once.returns, each.returns)
+    assert math.isclose(once.divisor, each.divisor, rel_tol=1e-12)
 
 
 def test_statistics_survive_a_checkpoint_bit_for_bit(tmp_path: Path) -> None:
@@ -106,8 +133,8 @@ def test_statistics_survive_a_checkpoint_bit_for_bit(tmp_path: Path) -> None:
         assert model.normaliser is not None
         assert model.rewards is not None
         model.normaliser.update([obs], torch.ones(6, 4, dtype=torch.bool))
-        shape = np.ones((6, 4), bool)
-        model.rewards.update(obs[..., 0].double().numpy(), ~shape, shape, np.arange(4))
+        never = NEVER[:6, :4]
+        model.rewards.update(obs[..., 0].double().numpy(), never, never, ~never, np.arange(4))
 
     update(one)
     save_file(one.state_dict(), tmp_path / "model.safetensors")
