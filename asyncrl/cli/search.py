@@ -193,11 +193,12 @@ def _say(played: SearchPlayed, options: Search, env_id: str) -> None:
     table.add_column("")
     table.add_column("", justify="right")
     failures = ", ".join(f"{count} {name}" for name, count in stats.failures.items()) or "none"
+    refused = "".join(f", {count} more refused: {name}" for name, count in stats.refused.items())
     rows = {
         "return": f"{found.mean:.2f} ± {found.std:.2f} over {len(found.returns)} episodes",
         "returns": f"{min(found.returns):.2f} to {max(found.returns):.2f}",
         "steps played": f"{sum(found.lengths):,}",
-        "states searched": f"{stats.roots:,}",
+        "states searched": f"{stats.roots:,}{refused}",
         "simulations": f"{stats.simulations:,}, failed: {failures}",
         "simulations/s": f"{stats.simulations / max(stats.searching_s, 1e-9):,.0f}",
         "per frame": f"{counts.entries / max(counts.frames, 1):.1f} of {counts.frames:,} frames",

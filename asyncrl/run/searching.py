@@ -7,13 +7,14 @@ there is one, judges the leaves of a wave in one forward, in the inference threa
 Invariants: actions follow from the seed and the keys of the rows, whatever order lanes come in
 (test_searched_actions_follow_from_the_keys); an action has the probability that is told, and what is not searched has
 no weight (test_what_is_told_of_an_action_is_true); a lane that is lost costs no other lane its actions
-(test_a_lost_lane_costs_no_other_its_actions); nothing is left behind (test_a_searching_actor_leaves_nothing).
+(test_a_lost_lane_costs_no_other_its_actions), and a slot whose state cannot be taken costs no other slot its search
+(test_a_slot_that_gives_no_state_is_played_without_a_search); nothing is left behind
+(test_a_searching_actor_leaves_nothing).
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,18 +26,19 @@ import numpy as np
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.act_batcher import ActBatcher, ActingStopped
 from asyncrl.collector.joining import ActRequest, Joiner, split
-from asyncrl.errors import LaneLost, LocalProtocolError
+from asyncrl.errors import LaneLost, LocalProtocolError, ServerRefused
 from asyncrl.keyed_noise import STEP_BITS, uniform
 from asyncrl.policy import Acted, Policy
 from asyncrl.records import Array
 from asyncrl.run.searching_judges import PolicyJudge, PolicyProposer
+from asyncrl.run.searching_rows import acted_of, targets_of
 from asyncrl.search import Propose, Root, SearchConfig, SearchResult, search
-from asyncrl.search.lane_actions import first_action, num_actions
+from asyncrl.search.lane_actions import num_actions
 from asyncrl.search.remote import RemoteSimulator
 from asyncrl.wire.flags import RowState
-from asyncrl.wire.spec import LaneSpec
 
 _SHARE: Final = 0x5EA2C4  # noise of its own, for which rows are searched
+_OF_A_SLOT: Final = frozenset({"ENV_FAULT", "UNSUPPORTED", "SNAPSHOT_QUOTA"})  # refusals that do not mean its lane
 _STEPS: Final = np.uint64((1 << STEP_BITS) - 1)
 
 
@@ -60,6 +62,7 @@ class SearchStats:
     """Since the actor was made."""
 
     roots: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # states that could not be taken, by why
     simulations: int = 0  # that came back
     failures: Counter[str] = field(default_factory=Counter)
     searching_s: float = 0.0  # with at least one search under way
@@ -193,21 +196,33 @@ class SearchActor:
         judge: PolicyJudge | PolicyProposer | None = None
         if self._batcher is not None:
             judge = (PolicyJudge if num_actions(self._spec) else PolicyProposer)(self._batcher, group)
-        drawn: Acted | None = None
-        if not self._wish.acts:
-            assert self._batcher is not None
-            drawn = await self._batcher.submit(joined._replace(lane=group))
+        acts = self._wish.acts
+        drawn = None if acts else await self._drawn(group, joined)
         which = self._chosen(requests, joined)
         roots, places = await self._roots(requests, which)
         try:
+            if acts and len(places) < which.sum():
+                drawn = await self._drawn(group, joined)
             results = await self._search(roots, judge, joined, places)
         finally:
             self.simulator.give_back(roots)
-        version = judge.version if judge is not None else 0
-        acted = self._acted(joined, places, results, version) if drawn is None else drawn
+        acted = drawn
+        if acted is None or acts:
+            version = drawn.version if drawn is not None else judge.version if judge is not None else 0
+            acted = acted_of(joined, self._spec, places, results, version, drawn)
         if self._wish.keeps:
-            acted = acted._replace(kept=_targets(joined, places, results, num_actions(self._spec)))
+            acted = acted._replace(kept=targets_of(joined, places, results, num_actions(self._spec)))
         return split(acted, [len(request.first) for request in requests])
+
+    async def _drawn(self, group: int, joined: ActRequest) -> Acted | None:
+        """What is played without a search, in all rows; None: nobody knows anything better than any legal action."""
+        if self._batcher is not None:
+            return await self._batcher.submit(joined._replace(lane=group))
+        if self._wish.propose is None:
+            return None
+        assert joined.keys is not None
+        found = await self._wish.propose(joined.obs, joined.keys, 1)
+        return Acted([], np.zeros(len(found.value), np.float32), found.value, 0, kept=found.actions)
 
     def _chosen(self, requests: Sequence[ActRequest], joined: ActRequest) -> Array:
         """b1 [N]: rows to search from."""
@@ -219,36 +234,55 @@ class SearchActor:
         return running
 
     async def _roots(self, requests: Sequence[ActRequest], which: Array) -> tuple[list[Root], list[int]]:
-        """Roots, and their rows. Lanes that are lost have none. Cancelled, or failing, it leaves no snapshot."""
-        jobs: list[asyncio.Task[list[Root]]] = []
-        rows_of: list[list[int]] = []
-        start = 0
+        """Roots, and their rows. Lanes that are lost have none, nor have slots that give no state.
+
+        Cancelled, or failing, it leaves no snapshot.
+        """
+        jobs: list[asyncio.Task[list[tuple[Root, int]]]] = []
+        first_row = 0
         try:
             async with asyncio.TaskGroup() as group:
                 for request in requests:
-                    end = start + len(request.first)
-                    rows = np.flatnonzero(which[start:end]).tolist()
-                    jobs.append(group.create_task(self._roots_of(request, rows)))
-                    rows_of.append([start + row for row in rows])
-                    start = end
-        except BaseException:
+                    end = first_row + len(request.first)
+                    slots = np.flatnonzero(which[first_row:end]).tolist()
+                    jobs.append(group.create_task(self._roots_of(request, slots, first_row)))
+                    first_row = end
+        except BaseException as error:
             # Some lanes may have given their states before another refused, or before the search was closed.
             for job in jobs:
                 if job.done() and not job.cancelled() and job.exception() is None:
-                    self.simulator.give_back(job.result())
+                    self.simulator.give_back(root for root, _ in job.result())
+            if isinstance(error, BaseExceptionGroup):
+                raise error.exceptions[0] from None
             raise
-        found = [(job.result(), rows) for job, rows in zip(jobs, rows_of, strict=True)]
-        roots = [root for lane_roots, _ in found for root in lane_roots]
-        return roots, [row for lane_roots, rows in found if lane_roots for row in rows]
+        found = [pair for job in jobs for pair in job.result()]
+        return [root for root, _ in found], [row for _, row in found]
 
-    async def _roots_of(self, request: ActRequest, rows: list[int]) -> list[Root]:
-        if not rows:
+    async def _roots_of(self, request: ActRequest, slots: list[int], first_row: int) -> list[tuple[Root, int]]:
+        """Of some slots of a lane whose rows begin at `first_row`. Cancelled, or failing, it leaves no snapshot."""
+        if not slots:
             return []
         lane = self._lanes[request.lane]
         try:
-            return await self.simulator.take(lane, request.obs, rows, mask=request.mask, to_play=request.to_play)
+            roots = await self.simulator.take(lane, request.obs, slots, mask=request.mask, to_play=request.to_play)
         except LaneLost:
             return []
+        except ServerRefused as error:
+            if error.code not in _OF_A_SLOT:
+                raise
+            if len(slots) == 1:
+                self.stats.refused[error.code.lower()] += 1
+                return []
+        else:
+            return [(root, first_row + slot) for root, slot in zip(roots, slots, strict=True)]
+        # One refusal is all that is told of all these slots: halves tell which of them it was.
+        middle = len(slots) // 2
+        found = await self._roots_of(request, slots[:middle], first_row)
+        try:
+            return found + await self._roots_of(request, slots[middle:], first_row)
+        except BaseException:
+            self.simulator.give_back(root for root, _ in found)
+            raise
 
     async def _search(
         self,
@@ -270,43 +304,3 @@ class SearchActor:
             stats.simulations += result.num_simulations
             stats.failures += result.failures
         return results
-
-    def _acted(self, joined: ActRequest, places: Sequence[int], results: Sequence[SearchResult], version: int) -> Acted:
-        """What the searches found; of rows without one any legal action, as nothing comes of it."""
-        rows = len(joined.first)
-        action = _some_action(joined, self._spec)
-        log_prob, value = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
-        enumerated = num_actions(self._spec) > 0
-        for row, result in zip(places, results, strict=True):
-            if enumerated:
-                action[0][row] = result.action + first_action(self._spec)
-            else:
-                for leaf, chosen in zip(action, result.chosen, strict=True):
-                    leaf[row] = chosen
-            if result.behavior is not None:
-                log_prob[row] = math.log(result.behavior[result.action])
-            value[row] = result.root_value
-        return Acted(action, log_prob, value, version)
-
-
-def _some_action(joined: ActRequest, spec: LaneSpec) -> list[Array]:
-    """Per leaf [N, *shape]: the first that is allowed."""
-    rows = len(joined.first)
-    if num_actions(spec):
-        choice = np.zeros(rows, np.int64) if joined.mask is None else joined.mask.argmax(1)
-        return [(choice + first_action(spec)).astype(spec.action.leaves[0].dtype)]
-    return [np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in spec.action.leaves]
-
-
-def _targets(
-    joined: ActRequest, places: Sequence[int], results: Sequence[SearchResult], width: int
-) -> tuple[Array, Array, Array]:
-    rows = len(joined.first)
-    target, weight = np.zeros((rows, width), np.float32), np.zeros(rows, np.float32)
-    for row, result in zip(places, results, strict=True):
-        target[row] = result.action_weights
-        weight[row] = 1.0
-    side = np.ones(rows, np.float32)
-    if joined.to_play is not None:
-        side[joined.to_play != 0] = -1.0
-    return target, weight, side

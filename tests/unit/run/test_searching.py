@@ -17,7 +17,7 @@ from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.act_batcher import ActingStopped
 from asyncrl.collector.joining import ActRequest
-from asyncrl.errors import LocalProtocolError
+from asyncrl.errors import LocalProtocolError, ServerRefused
 from asyncrl.keyed_noise import row_keys
 from asyncrl.policy import Acted
 from asyncrl.records import Array
@@ -298,6 +298,51 @@ async def test_roots_that_were_taken_are_given_back(address: str, how: str) -> N
         for answer in answers:
             assert answer.exception() is not None
         assert actor.simulator.num_states == 0
+        await assert_empty(fleet)
+
+
+class Refusing(RemoteSimulator):
+    """One slot of lane 0 has no state to hold, for one reason or another."""
+
+    def __init__(self, error: ServerRefused) -> None:
+        super().__init__()
+        self.error = error
+
+    async def take(self, lane: FleetLane, obs: Sequence[Array], which: Sequence[int], **more: Any) -> list[Root]:
+        if lane.index == 0 and 1 in which:
+            raise self.error
+        return await super().take(lane, obs, which, **more)
+
+
+@pytest.mark.parametrize("code", ["ENV_FAULT", "UNSUPPORTED", "SNAPSHOT_QUOTA"])
+async def test_a_slot_that_gives_no_state_is_played_without_a_search(address: str, code: str) -> None:
+    """The others of its lane and of its group are searched; that one does what the policy drew, and has no weight."""
+    async with fleet_of(address, num_envs=6) as fleet:
+        async with SearchActor(fleet.lanes, wish(), Judge()) as actor:
+            actor.simulator = Refusing(ServerRefused(code, "not now"))
+            requests = await requests_of(fleet)
+            acted = await asyncio.gather(*[actor.submit(request) for request in requests])
+            assert [answer.kept[1].tolist() for answer in acted] == [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]
+            request, answer = requests[0], acted[0]
+            drawn = Judge().act(request.obs, None, request.first, (), None)
+            assert answer.action[0][1] == drawn.action[0][1]
+            assert (answer.log_prob[1], answer.value[1]) == (drawn.log_prob[1], drawn.value[1])
+            assert answer.kept[0][1].tolist() == [0.0, 0.0]
+            assert {answer.version for answer in acted} == {7}
+            assert actor.stats.refused == {code.lower(): 1}
+            assert actor.stats.roots == 5
+        assert actor.simulator.num_states == 0
+        await assert_empty(fleet)
+
+
+async def test_a_lane_that_refuses_for_all_its_slots_ends_the_search(address: str) -> None:
+    """What is no slot's own fault reaches whoever waits."""
+    async with fleet_of(address) as fleet:
+        async with SearchActor(fleet.lanes, wish(), Judge()) as actor:
+            actor.simulator = Refusing(ServerRefused("BAD_REQUEST", "never"))
+            for answer in [actor.submit(request) for request in await requests_of(fleet)]:
+                with pytest.raises(ServerRefused, match="never"):
+                    await answer
         await assert_empty(fleet)
 
 
