@@ -30,6 +30,7 @@ class CompositeHead(Head):
         self._heads = tuple(parts)
         self.num_params = sum(part.num_params for part in parts)
         self.num_noise = sum(part.num_noise for part in parts)
+        self.noise_period = max(part.noise_period for part in parts)  # one that keeps its noise has no other beside it
         self.mask_size = sum(part.mask_size for part in parts)
 
     def project(self, features: Tensor) -> Tensor:

@@ -66,6 +66,16 @@ def test_parts_are_stored_and_sent_each_in_their_way() -> None:
     assert plain.env_action([np.zeros(1, np.int64)] * 2) == []
 
 
+def test_a_box_in_a_tuple_explores_as_the_box_does() -> None:
+    """With gSDE it keeps its noise for as many steps."""
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    config = ModelConfig(use_sde=True, sde_sample_freq=8)
+    spaces_of: list[AnySpace] = [box, spaces.Tuple([box]), spaces.Dict({"a": box})]
+    heads = [build_head(served(VECTOR, space), 8, config) for space in spaces_of]
+    assert [(head.noise_period, head.num_noise) for head in heads] == [(8, heads[0].num_noise)] * 3
+    assert build_head(served(VECTOR, MIXED), 8, ModelConfig()).noise_period == 1
+
+
 def test_a_mask_over_a_composite_reaches_its_parts() -> None:
     """Masks lie side by side in the order of the leaves that can be masked."""
     space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.Discrete(3)])
