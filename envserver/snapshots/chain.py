@@ -22,8 +22,9 @@ from asyncrl.wire._generated import env_pb2 as pb
 from envserver.atari import LifeLossSoftEnds, StickyActions
 from envserver.snapshots import plain
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
-from envserver.snapshots.fields import Fields, Misfit, dump_fields, generators_of, load_fields, size_of_fields
-from envserver.snapshots.plain import NotPlain, apply_randomness, randomness_of, seed_randomness
+from envserver.snapshots.fields import Fields, Misfit, dump_fields, load_fields, size_of_fields
+from envserver.snapshots.generators import generators_of, reseed
+from envserver.snapshots.plain import NotPlain, apply_randomness, randomness_of
 
 # Of the wrappers that hand on what they wrap, observation and all.
 _TRANSPARENT: Final = (TimeLimit, OrderEnforcing, LifeLossSoftEnds)
@@ -38,8 +39,8 @@ class Part(Protocol):
 
     def restore(self, layer: Any, state: Any) -> None: ...
 
-    def generators(self, layer: Any) -> Iterable[Any]:
-        """The random generators of the layer, in the same order for every layer of its kind."""
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
+        """The random generators of a layer that has this state, in the same order for every layer of its kind."""
         ...
 
     def dump(self, state: Any) -> Any: ...
@@ -65,8 +66,8 @@ class FieldsPart:
     def restore(self, layer: Any, state: Any) -> None:
         self._fields.restore(layer, state)
 
-    def generators(self, layer: Any) -> Iterable[Any]:
-        return generators_of(layer)
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
+        return generators_of(layer, self._fields.tables_of(state))
 
     def dump(self, state: Any) -> Any:
         return dump_fields(state), self._digest
@@ -91,7 +92,7 @@ class AttributesPart:
         for name, value in zip(self._names, state, strict=True):
             setattr(layer, name, value)
 
-    def generators(self, layer: Any) -> Iterable[Any]:
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
         return ()
 
     def dump(self, state: Any) -> Any:
@@ -124,7 +125,7 @@ class FramesPart:
         layer.obs_queue.extend(frames)
         layer.padding_value = padding.copy()
 
-    def generators(self, layer: Any) -> Iterable[Any]:
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
         return ()
 
     def dump(self, state: Any) -> Any:
@@ -153,7 +154,7 @@ class ScreensPart:
         if layer.frame_skip > 1:
             layer.obs_buffer[1][...] = 0
 
-    def generators(self, layer: Any) -> Iterable[Any]:
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
         return ()
 
     def dump(self, state: Any) -> Any:
@@ -174,7 +175,7 @@ class StickyPart:
         layer.last, generator = state
         layer.random = apply_randomness(generator, layer.random)
 
-    def generators(self, layer: Any) -> Iterable[Any]:
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
         return (layer.random,)
 
     def dump(self, state: Any) -> Any:
@@ -239,8 +240,8 @@ class ChainCodec:
         except (Misfit, ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadState(f"{type(layer).__name__}: {error}") from None
         if seed is not None:
-            parts = zip(layers, self._parts, strict=True)
-            reseed([generator for layer, part in parts for generator in part.generators(layer)], seed)
+            parts = zip(layers, self._parts, state, strict=True)
+            reseed((found for layer, part, saved in parts for found in part.generators(layer, saved)), seed)
         return env
 
     def observe(self, env: AnyEnv) -> Any:
@@ -266,15 +267,6 @@ class ChainCodec:
         if [type(layer) for layer in layers] != self._kinds:
             raise CannotCapture("it is wrapped in another way than the first environment of this lane")
         return layers
-
-
-def reseed(generators: Iterable[Any], seed: int) -> None:
-    """Begin random generators anew, each with a stream of its own."""
-    seen: set[int] = set()
-    for generator in generators:
-        if id(generator) not in seen:
-            seen.add(id(generator))
-            seed_randomness(generator, seed, len(seen))
 
 
 def reseed_all(env: AnyEnv, seed: int) -> None:

@@ -11,36 +11,19 @@ did change is copied like anything else (test_a_changed_table_is_part_of_the_sta
 
 from __future__ import annotations
 
-import logging
-import types
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
-from envserver.snapshots.plain import ATOMS, MAX_DEPTH, NotPlain, Randomness, copied, is_generator, revived, size_of
+from envserver.snapshots.generators import CONSTANT, SKIPPED, is_drawn_from
+from envserver.snapshots.plain import ATOMS, MAX_DEPTH, NotPlain, Randomness, copied, revived, size_of
 
 UNCHANGED: Final = "\0unchanged"  # no attribute of an environment says this by itself
 _OBJECT: Final = "\0object"
 _LARGE: Final = 64  # values in a nested container from which on comparing is cheaper than copying
-_FIXED: Final = (
-    gymnasium.Space,
-    gymnasium.Env,
-    EnvSpec,
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    np.dtype,
-    np.ufunc,
-    logging.Logger,
-)
-# Gymnasium's own: a cache that is filled on first use, and what a constructor was called with.
-_SKIPPED: Final = frozenset({"env", "_cached_spec", "_saved_kwargs"})
-
-
+_FIXED: Final = (gymnasium.Space, gymnasium.Env, *CONSTANT)
+_SKIPPED: Final = SKIPPED | {"env"}
 _SPECIAL: Final = frozenset({"__slots__", "__new__", "__setstate__", "__deepcopy__", "__getnewargs__"})
 
 
@@ -94,6 +77,10 @@ class Fields:
             raise Misfit(f"attribute {name!r} is said to be that of another environment")
         if not _same(attributes.get(name), self._tables[name]):
             attributes[name] = copied(self._tables[name])
+
+    def tables_of(self, state: dict[str, Any]) -> list[str]:
+        """The attributes of which the state says nothing but `UNCHANGED`; no generator is within them."""
+        return [name for name in self.tables if state.get(name) == UNCHANGED]
 
     @property
     def tables(self) -> dict[str, Any]:
@@ -162,41 +149,6 @@ def _loaded(value: Any, into: dict[str, Any]) -> dict[str, Any]:
         is_object = type(each) is tuple and len(each) == 2 and each[0].__class__ is str and each[0] == _OBJECT
         into[name] = _loaded(each[1], _Object()) if is_object else each
     return into
-
-
-def generators_of(target: Any) -> Iterator[Any]:
-    """The random generators among the attributes of an object, each once."""
-    seen: set[int] = set()
-    stack: list[tuple[Any, int]] = [(target, 8)]
-    while stack:
-        value, depth = stack.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if is_generator(value):
-            yield value
-            continue
-        is_fixed = isinstance(value, _FIXED) and value is not target
-        if not depth or (is_fixed and not (isinstance(value, gymnasium.Space) and is_drawn_from(value))):
-            continue
-        if isinstance(value, dict):
-            stack += [(each, depth - 1) for each in value.values()] if len(value) <= _LARGE else []
-        elif isinstance(value, list | tuple):
-            stack += [(each, depth - 1) for each in value] if len(value) <= _LARGE else []
-        elif hasattr(value, "__dict__") and not isinstance(value, type):
-            stack += [
-                (each, depth - 1)
-                for name, each in reversed(value.__dict__.items())
-                if each.__class__ not in ATOMS and each.__class__ is not np.ndarray and name not in _SKIPPED
-            ]
-
-
-def is_drawn_from(space: gymnasium.Space[Any]) -> bool:
-    """Whether somebody has seeded the space or sampled from it: from then on it has a generator."""
-    if space.__dict__.get("_np_random") is not None:
-        return True
-    children = getattr(space, "spaces", ())
-    return any(map(is_drawn_from, children.values() if isinstance(children, Mapping) else children))
 
 
 def _tables_of(target: Any) -> dict[str, Any]:

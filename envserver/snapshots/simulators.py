@@ -17,7 +17,7 @@ from typing import Any, Final
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.snapshots.chain import ChainCodec, Part
 from envserver.snapshots.codec import AnyEnv, CannotCapture
-from envserver.snapshots.fields import generators_of
+from envserver.snapshots.generators import generators_of
 from envserver.snapshots.plain import Randomness, apply_randomness, copied, randomness_of, revived, size_of
 
 OWN_STATES: Final = (("get_state", "set_state"), ("clone_state", "restore_state"))
@@ -58,7 +58,7 @@ class OwnPart:
         getattr(layer, self._put)(revived(own, None))
         _restore_generator(layer, generator)
 
-    def generators(self, layer: Any) -> Iterable[Any]:
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
         return generators_of(layer)
 
     def dump(self, state: Any) -> Any:
@@ -88,7 +88,7 @@ class AlePart:
         layer.ale.restoreState(self._make_state(data))
         _restore_generator(layer, generator)
 
-    def generators(self, layer: Any) -> Iterable[Any]:
+    def generators(self, layer: Any, state: Any) -> Iterable[Any]:
         return [layer._np_random] if layer.__dict__.get("_np_random") is not None else []
 
     def dump(self, state: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import wrappers
 
 from asyncrl.wire._generated import env_pb2 as pb
-from envserver.snapshots.chain import ChainCodec, FieldsPart, part_for, reseed, reseed_all
+from envserver.snapshots.chain import ChainCodec, FieldsPart, part_for
 from envserver.snapshots.codec import BadState, CannotCapture, layers_of
 from envserver.snapshots.probing import fields_codec
 from tests.unit.envserver.snapshots.toys import NestedEnv, uncopyable, walk
@@ -114,21 +114,6 @@ def test_generators_go_on_or_begin_anew() -> None:
     codec.restore(env, state, 4)
     assert (inner.own.normal(), inner.np_random.normal()) == first
     assert first[0] != first[1]
-
-
-def test_each_generator_is_seeded_once() -> None:
-    """One that two layers share gets one stream, and the others streams of their own."""
-    shared, other = np.random.default_rng(0), np.random.default_rng(0)
-    reseed([shared, other, shared], 3)
-    first = shared.normal(), other.normal()
-    reseed([shared, other], 3)
-    assert (shared.normal(), other.normal()) == first
-    env = NestedEnv()
-    env.reset(seed=1)
-    reseed_all(env, 3)
-    draws = env.own.normal(), env.np_random.normal()
-    reseed_all(env, 3)
-    assert (env.own.normal(), env.np_random.normal()) == draws
 
 
 def test_a_simulator_that_is_not_plain_is_refused() -> None:

@@ -14,7 +14,6 @@ from envserver.snapshots.fields import (
     Fields,
     Misfit,
     dump_fields,
-    generators_of,
     load_fields,
     size_of_fields,
 )
@@ -143,15 +142,3 @@ def test_states_of_other_objects_do_not_fit() -> None:
     for value in (3, [1], {1: 2}, {"env": 3}):
         with pytest.raises(Misfit):
             load_fields(value)
-
-
-def test_every_generator_is_found_once() -> None:
-    """Also those in containers and objects, and one that two attributes share."""
-    env = made()
-    env.part.rng = np.random.default_rng(3)  # type: ignore[attr-defined]
-    env.again = env.own  # type: ignore[attr-defined]
-    env.several = [np.random.RandomState(1)]  # type: ignore[attr-defined]
-    found = list(generators_of(env))
-    assert len(found) == 4
-    assert {id(each) for each in found} >= {id(env.own), id(env.np_random)}
-    assert list(map(id, generators_of(env))) == list(map(id, found))

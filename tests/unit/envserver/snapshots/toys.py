@@ -81,6 +81,41 @@ def coin() -> gymnasium.Env[Any, Any]:
     return CoinEnv()
 
 
+class AdapterEnv(gymnasium.Env[Any, Any]):
+    """No wrapper: it holds the environment that it shows in an attribute."""
+
+    def __init__(self) -> None:
+        self._inner = WalkEnv()
+        self.observation_space, self.action_space = self._inner.observation_space, self._inner.action_space
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        return self._inner.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        return self._inner.step(action)
+
+
+def adapter() -> gymnasium.Env[Any, Any]:
+    return AdapterEnv()
+
+
+class CrowdEnv(WalkEnv):
+    """A generator for each of a hundred walkers."""
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        found = super().reset(seed=seed)
+        self.lucks = [np.random.default_rng([seed or 0, each]) for each in range(100)]
+        return found
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(self.lucks[self.t].normal()), terminated, truncated, info
+
+
+def crowd() -> gymnasium.Env[Any, Any]:
+    return CrowdEnv()
+
+
 class Part:
     """An object that an environment keeps its state in."""
 
