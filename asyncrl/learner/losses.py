@@ -4,15 +4,18 @@ Void rows never get here: whoever picks the rows of a minibatch leaves them out,
 
 Invariants: a row more of the same changes no loss (test_losses_are_means); the value loss is clipped around the value
 that acting saw and takes the worse of both (test_value_clip_is_around_the_value_of_acting); estimates of the
-divergence have the signs and the form of their definition (test_divergence_estimates).
+divergence have the signs and the form of their definition (test_divergence_estimates); a ratio too large for float32
+leaves the gradients of the other rows what they are (test_a_huge_ratio_spoils_no_gradient).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+_MOST: Final = 80.0  # of ln r: float32 ends at 88, and the gradient of a clipped row would be 0 times infinity
 
 
 class Divergence(NamedTuple):
@@ -33,7 +36,7 @@ def normalised(advantage: Tensor) -> Tensor:
 
 def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
     """The negative of the plain objective; `log_ratio` [M] is ln π(a)/μ(a)."""
-    return -(advantage * log_ratio.exp()).mean()
+    return -(advantage * log_ratio.clamp(max=_MOST).exp()).mean()
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
@@ -41,7 +44,7 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: Tensor) -> Ten
 
     `clip` []: a tensor, since a float that changes from round to round would be compiled into compiled code.
     """
-    ratio = log_ratio.exp()
+    ratio = log_ratio.clamp(max=_MOST).exp()
     clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
     return -torch.minimum(advantage * ratio, advantage * clipped).mean()
 

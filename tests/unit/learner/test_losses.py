@@ -80,6 +80,18 @@ def test_without_a_clip_the_surrogate_is_the_limit_of_a_wide_one() -> None:
     )
 
 
+def test_a_huge_ratio_spoils_no_gradient() -> None:
+    """e¹⁰⁰ is infinite in float32: where the clip is the smaller one, that row's gradient is 0 and no other changes."""
+    log_ratio = torch.tensor([0.0, 0.1, 100.0], requires_grad=True)
+    loss = clipped_surrogate(log_ratio, torch.ones(3), CLIP)
+    assert loss.item() == pytest.approx(-(1.0 + math.exp(0.1) + 1.2) / 3)
+    (slope,) = torch.autograd.grad(loss, log_ratio)
+    assert slope.tolist() == pytest.approx([-1 / 3, -math.exp(0.1) / 3, 0.0])
+    plain = surrogate(log_ratio, torch.tensor([1.0, 1.0, 0.0]))
+    (slope,) = torch.autograd.grad(plain, log_ratio)
+    assert slope.tolist() == pytest.approx([-1 / 3, -math.exp(0.1) / 3, 0.0])
+
+
 def test_divergence_estimates() -> None:
     """Of samples of μ: both estimates approach KL(μ‖π), the second is never negative, and the share clipped counts."""
     rng = np.random.default_rng(0)
