@@ -5,7 +5,8 @@ change in one piece between two awaits. Roots share rounds and nothing else.
 
 Invariants: roots that are searched together get what each gets alone, bit for bit (test_together_as_alone); however a
 search ends, nothing is in flight and the simulator holds nothing of it, unless the trees are to be kept
-(test_nothing_is_left_behind_however_a_search_ends); a deadline cuts a search short, and the tree so far is whole
+(test_nothing_is_left_behind_however_a_search_ends), which are kept of all groups or of none
+(test_trees_are_kept_of_all_groups_or_of_none); a deadline cuts a search short, and the tree so far is whole
 (test_a_deadline_returns_the_tree_so_far).
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -47,13 +48,17 @@ async def search(
     planners = [
         Planner([roots[i] for i in part], [seeds[i] for i in part], simulator, evaluate, config) for part in parts
     ]
-    if len(planners) == 1:
-        return await planners[0].run()
     try:
+        if len(planners) == 1:
+            return await planners[0].run()
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(planner.run()) for planner in planners]
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+    except BaseException as error:
+        for planner in planners:
+            await planner.release()
+        if isinstance(error, BaseExceptionGroup):
+            raise error.exceptions[0] from None
+        raise
     return [result for task in running for result in task.result()]
 
 
@@ -79,13 +84,12 @@ class Planner:
         self._rngs = [np.random.default_rng(seed) for seed in seeds]
         self._judge = Judge(evaluate, config)
         self._expander = Expander(roots, seeds, config)
-        self._held: set[int] = set()  # states that the simulator keeps for us
+        # States that the simulator keeps for us.
+        self._held = {state for root in roots if root.tree is not None for state in root.tree.states}
         self._failures = [Counter[str]() for _ in roots]
 
     async def run(self) -> list[SearchResult]:
-        """Plan, and give back what is held. See `search`."""
-        for root in self._roots:
-            self._held.update(() if root.tree is None else root.tree.states)
+        """Plan, and give back what is held, but the trees that are to be kept. See `search`."""
         keep: set[int] = set()
         try:
             await self._plant()
@@ -95,9 +99,14 @@ class Planner:
                 keep = {state for result in results for state in result.tree.states}
             return results
         finally:
-            superfluous = sorted(self._held - keep)
-            if superfluous:
-                await self._simulator.release(superfluous)
+            await self.release(keep)
+
+    async def release(self, keep: Collection[int] = ()) -> None:
+        """Give back what is held, but `keep`."""
+        superfluous = sorted(self._held.difference(keep))
+        if superfluous:
+            await self._simulator.release(superfluous)
+            self._held.difference_update(superfluous)
 
     # ------------------------------------------------------------------------------------------------ roots
 

@@ -298,6 +298,41 @@ async def test_groups_end_together(how: str) -> None:
     assert not simulator.states
 
 
+@pytest.mark.parametrize("how", ["cancel", "raise"])
+async def test_trees_are_kept_of_all_groups_or_of_none(how: str) -> None:
+    """A group has ended, with a tree to be kept, when the other fails or the search is cancelled: nothing is held."""
+    toy = Toy(8, 4, ends=0.0, cuts=0.0, depth=99)
+    config = SearchConfig(num_simulations=5, groups=2, keep_tree=True)
+    first, second = toy.root(), toy.root((2,))
+    under_way = asyncio.Event()
+    held_before = 0
+
+    class Slow(ToySimulator):
+        """Simulates from the second root no sooner than the first one's search has ended."""
+
+        async def simulate(self, wave: Sequence[Expansion]) -> list[Outcome]:
+            nonlocal held_before
+            if any(each.parent == second.state for each in wave):
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                held_before = len(self.states)
+                under_way.set()
+                if how == "raise":
+                    raise Interrupted
+                await asyncio.Event().wait()
+            return await super().simulate(wave)
+
+    simulator = Slow(toy)
+    running = asyncio.ensure_future(search([first, second], simulator, toy.evaluate, config, np.random.default_rng(0)))
+    await under_way.wait()
+    if how == "cancel":
+        running.cancel()
+    with pytest.raises(Interrupted if how == "raise" else asyncio.CancelledError):
+        await running
+    assert held_before == 5
+    assert not simulator.states
+
+
 async def test_a_deadline_returns_the_tree_so_far() -> None:
     """The simulator hangs in its eighth wave: what seven waves found is returned, and nothing is in flight."""
     toy = Toy(8, 4, ends=0.0, cuts=0.0, depth=99)
