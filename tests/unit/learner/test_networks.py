@@ -42,6 +42,22 @@ def test_tanh_is_tanh_and_so_is_its_slope() -> None:
     assert float((slope.double() - (1 - exact**2)).abs().max()) < 1e-6
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tanh_of_bfloat16_is_torchs(compiled: bool) -> None:
+    """Under autocast the same bits as torch's layer, small numbers and slopes too; in one graph where it is compiled,
+    and there float32 is what it was."""
+    torch.manual_seed(3)
+    x, bias = torch.randn(64, 8), torch.randn(16) / 100
+    weight = (torch.randn(16, 8) / 100).requires_grad_()
+    layer = torch.compile(tanh_layer, backend="eager", fullgraph=True) if compiled else tanh_layer
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = layer(x, weight, bias), torch.tanh(nn.functional.linear(x, weight, bias))
+    assert torch.equal(found, expected)
+    slopes = [torch.autograd.grad(out.float().sum(), weight)[0] for out in (found, expected)]
+    torch.testing.assert_close(*slopes)
+    assert torch.equal(layer(x, weight, bias), tanh_layer(x, weight, bias))
+
+
 @pytest.mark.parametrize(
     ("activation", "layer"), [("tanh", nn.Tanh), ("relu", nn.ReLU), ("elu", nn.ELU)], ids=["tanh", "relu", "elu"]
 )
