@@ -6,6 +6,7 @@
   (test_a_full_queue_makes_callers_wait).
 * A recorder that raises is dropped and reported once; the others go on (test_a_recorder_that_raises_is_left_out).
 * After `drain()` everything recorded before it is in the files (test_drain_means_written).
+* Nothing is written before `begin`; what was recorded until then comes first (test_rows_wait_for_the_beginning).
 """
 
 from __future__ import annotations
@@ -87,13 +88,12 @@ class Fanout:
 
 
 class BackgroundRecorder:
-    """Hands rows to a recorder in a thread of its own.
+    """Hands rows to a recorder in a thread of its own, from `begin` on.
 
     Shared with that thread: `_rows`, whose append and popleft are atomic; the counters are written by one side each.
     """
 
-    def __init__(self, target: Recorder, limit: int = QUEUE_LIMIT, every_s: float = EVERY_S) -> None:
-        self._target = target
+    def __init__(self, limit: int = QUEUE_LIMIT, every_s: float = EVERY_S) -> None:
         self._limit = limit
         self._every_s = every_s
         self._rows: deque[tuple[float, str, tuple[Any, ...]]] = deque()
@@ -102,7 +102,11 @@ class BackgroundRecorder:
         self.waits = 0  # times that a caller found the queue full
         self.late_rows = 0  # rows that waited longer than LATE_S
         self.max_late_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread: threading.Thread | None = None
+
+    def begin(self, target: Recorder) -> None:
+        """This is where the rows go. Once."""
+        self._thread = threading.Thread(target=self._run, args=[target], name="recorder", daemon=True)
         self._thread.start()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -127,17 +131,22 @@ class BackgroundRecorder:
     def drain(self, timeout_s: float | None = None) -> bool:
         """Blocks until everything recorded so far is written. False: not within `timeout_s`."""
         written = threading.Event()
-        if not self._thread.is_alive():
+        if not self._is_writing:
             return True
         self._rows.append((time.monotonic(), "", (written,)))
         self._wake.set()
         return written.wait(timeout_s)
 
     def close(self) -> None:
-        """Blocks until everything is written. Idempotent."""
+        """Blocks until everything is written, if it ever began. Idempotent."""
         self._stopping = True
         self._wake.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def _put(self, method: str, *arguments: Any) -> None:
         if self._stopping:
@@ -145,23 +154,23 @@ class BackgroundRecorder:
         if len(self._rows) >= self._limit:
             self.waits += 1
             self._wake.set()
-            while len(self._rows) >= self._limit and self._thread.is_alive():
+            while len(self._rows) >= self._limit and self._is_writing:
                 time.sleep(0.001)
         self._rows.append((time.monotonic(), method, arguments))
 
-    def _run(self) -> None:
+    def _run(self, target: Recorder) -> None:
         stopping = False
         while not stopping:
             self._wake.wait(self._every_s)
             self._wake.clear()
             stopping = self._stopping  # read before the rows: what came before it is still written
-            drained = self._write_rows()
-            self._target.flush()
+            drained = self._write_rows(target)
+            target.flush()
             for written in drained:
                 written.set()
-        self._target.close()
+        target.close()
 
-    def _write_rows(self) -> Sequence[threading.Event]:
+    def _write_rows(self, target: Recorder) -> Sequence[threading.Event]:
         drained: list[threading.Event] = []
         while self._rows:
             began_s, method, arguments = self._rows.popleft()
@@ -169,7 +178,7 @@ class BackgroundRecorder:
             self.max_late_s = max(self.max_late_s, late_s)
             self.late_rows += late_s > LATE_S
             if method:
-                getattr(self._target, method)(*arguments)
+                getattr(target, method)(*arguments)
             else:
                 drained.extend(arguments)
         return drained

@@ -2,8 +2,8 @@
 
 Invariants: the first SIGTERM or SIGINT ends a run with a checkpoint and status 0, the second at once
 (test_E1_a_signal_ends_with_a_checkpoint, test_E1_the_second_signal_ends_at_once); the last line says where everything
-is (test_the_end_says_where_things_are); a run that is at its end already is not touched
-(test_a_run_at_its_end_stays_as_it_is).
+is (test_the_end_says_where_things_are); a run that is at its end already, or whose servers refuse it, is not touched
+(test_a_run_at_its_end_stays_as_it_is, test_a_refused_run_stays_as_it_is).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from asyncrl.run.keeping import Keeper
 from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.manifests import Identity
 from asyncrl.run.plots import plot_runs
-from asyncrl.run.recorders import BackgroundRecorder, hyperparameters
-from asyncrl.run.recording import Recording, open_recording
+from asyncrl.run.recorders import BackgroundRecorder, EpisodeWindow, hyperparameters
+from asyncrl.run.recording import begin_recording
 from asyncrl.run.result import Result, commit_of, read_result, write_result
+from asyncrl.run.row_files import Episode
 from asyncrl.run.session import Session, open_session
 from asyncrl.run.signals import StopSignals
 from asyncrl.run.training import Training
@@ -126,41 +127,51 @@ class _Run:
         recreate_at: Sequence[int],
         signals: StopSignals,
     ) -> Ran:
-        recording = self._open_recording()
-        training = self._training(recording, recreate_at)
+        recorder = BackgroundRecorder()
+        training = self._training(recorder, recreate_at)
         try:
             with self._showing(training), signals.heard_by(training.stop):
-                await training.run(servers, access, lambda made: self._keeper(training, recording.recorder, made))
+                await training.run(servers, access, lambda made: self._keeper(training, recorder, made))
         finally:
-            await asyncio.to_thread(recording.recorder.close)
+            await asyncio.to_thread(recorder.close)
         result = await asyncio.to_thread(self._finish, training)
         return Ran(result, self._session.folder.path, training.finished)
 
-    def _open_recording(self) -> Recording:
-        checkpoint, config = self._session.checkpoint, self._config
-        recording = open_recording(
-            self._session.folder,
+    def _begin(self, recorder: BackgroundRecorder) -> Sequence[Episode]:
+        """The run's files are its own from here on; its episodes so far."""
+        session, config = self._session, self._config
+        checkpoint = session.checkpoint
+        session.begin()
+        if checkpoint is None:
+            recorder.text(0, "hyperparameters", hyperparameters(session.folder.read_config()))
+        return begin_recording(
+            recorder,
+            session.folder,
             config.env_id,
             self._say,
             track=config.track,
             style=config.tb_style,
             resume_step=0 if checkpoint is None else checkpoint.step,
         )
-        if checkpoint is None:
-            recording.recorder.text(0, "hyperparameters", hyperparameters(self._session.folder.read_config()))
-        return recording
 
-    def _training(self, recording: Recording, recreate_at: Sequence[int]) -> Training:
+    def _training(self, recorder: BackgroundRecorder, recreate_at: Sequence[int]) -> Training:
         session = self._session
         checkpoint = session.checkpoint
+        window = EpisodeWindow()
+
+        async def begin() -> None:
+            for episode in await asyncio.to_thread(self._begin, recorder):
+                window.add(episode.ret, episode.length)
+
         training = Training(
             self._algorithm,
             self._config,
-            recording.recorder,
-            recording.window,
+            recorder,
+            window,
             session.progress,
             saved=None if checkpoint is None else Saved.of(checkpoint.parts),
             recreate_at=recreate_at,
+            on_begin=begin,
         )
         if checkpoint is not None:
             for damage in checkpoint.damaged:

@@ -1,20 +1,25 @@
 """Which directory a run has, and whether it goes on from a checkpoint there.
 
-Nothing in a directory is changed before its lock is held, and only a directory that was made here is ever removed.
+Nothing in a directory is changed before its lock is held, and only a directory that was made here is ever removed. Of a
+run that goes on, settings and result stay as they are until `begin`: servers may still refuse it.
 
 Invariants: `auto` goes on where the directory of that name has a checkpoint (test_auto_goes_on_where_there_is_one);
 settings that decide what the checkpoint is of cannot change on the way (test_a_changed_model_is_refused), nor can the
 size of an update, by which its schedules count (test_a_mode_with_other_batches_is_refused); a run whose checkpoints are
 all damaged does not begin anew over them (test_damaged_checkpoints_are_not_written_over); somebody else's run is left
-as it is (test_a_busy_run_is_left_alone); each life of a run has a higher epoch than those before it, also where none of
+as it is (test_a_busy_run_is_left_alone), and so is one that does not begin
+(test_a_run_that_does_not_begin_stays_as_it_is); a run that goes on has no result
+(test_a_run_that_goes_on_has_no_result); each life of a run has a higher epoch than those before it, also where none of
 them saved anything (test_every_life_has_a_higher_epoch).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -36,10 +41,18 @@ class Session:
     """One life of a run: its directory, locked, and where it goes on from. Close it."""
 
     folder: RunDir
+    algorithm: str
+    config: RunConfig
     checkpoint: Checkpoint | None
     progress: Progress
     is_new: bool
     _lock: RunLock = field(repr=False)
+
+    def begin(self) -> None:
+        """The run goes on: with these settings, and without the result that it had. Blocks on the disk; ConfigError."""
+        with _writing(self.folder):
+            _write_settings(self.folder, self.algorithm, self.config)
+            self.folder.result.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give the lock back; a directory made for a run that never had a round is removed. Blocks on the disk."""
@@ -91,16 +104,28 @@ def _opened(folder: RunDir, algorithm: str, config: RunConfig, *, is_new: bool) 
             check_settings(folder, algorithm, config)
             checkpoint = newest(folder)
         progress = Progress() if checkpoint is None else Progress.of(checkpoint.parts)
-        folder.write_config({"algorithm": algorithm, **dataclasses.asdict(config), "resume": "auto"})
-        _begin_life(folder, progress)
-    except BaseException as error:
+        with _writing(folder):
+            if is_new:  # what makes the directory that of a run
+                _write_settings(folder, algorithm, config)
+            _begin_life(folder, progress)
+    except BaseException:
         lock.close()
         if is_new:
             shutil.rmtree(folder.path, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise ConfigError(f"{folder.path} cannot be written: {error.strerror or error}") from None
         raise
-    return Session(folder, checkpoint, progress, is_new, lock)
+    return Session(folder, algorithm, config, checkpoint, progress, is_new, lock)
+
+
+def _write_settings(folder: RunDir, algorithm: str, config: RunConfig) -> None:
+    folder.write_config({"algorithm": algorithm, **dataclasses.asdict(config), "resume": "auto"})
+
+
+@contextlib.contextmanager
+def _writing(folder: RunDir) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{folder.path} cannot be written: {error.strerror or error}") from None
 
 
 def check_settings(folder: RunDir, algorithm: str, config: RunConfig) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,8 +62,12 @@ class Training:
         *,
         saved: Saved | None = None,
         recreate_at: Sequence[int] = (),
+        on_begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """From `progress` on, with the learner that `saved` is a copy of; segments end at the rounds `recreate_at`."""
+        """From `progress` on, with the learner that `saved` is a copy of; segments end at the rounds `recreate_at`.
+
+        `on_begin` is awaited before the first round, once nothing is left that could refuse the run.
+        """
         self.algorithm = algorithm
         self.config = config
         self.window = window
@@ -82,6 +86,7 @@ class Training:
         self._simulation_lanes: list[FleetLane] = []  # of the segment
         self._saved = saved
         self._recreate_at = sorted(recreate_at)
+        self._on_begin = on_begin
         self._work: asyncio.Task[None] | None = None
         self._may_be_cancelled = False  # the work: nothing would be lost by it
         self._loop = asyncio.get_running_loop()
@@ -218,6 +223,9 @@ class Training:
                 learning = await self._open_learner(self.fleet.spec, servers, make_keeper, group)
                 assert self.examiner is not None
                 await self.examiner.check_room(self.fleet)
+                self._may_be_cancelled = False
+                if self._on_begin is not None:
+                    await self._on_begin()
             self.state, self._may_be_cancelled = "training", False
             await self._collect_and_learn(self.fleet, learning, until)
             progress.incarnations = np.concatenate([lane.next_incarnation for lane in self.fleet.lanes])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asyncrl.run.recording import open_recording
+from asyncrl.run.recorders import BackgroundRecorder
+from asyncrl.run.recording import begin_recording
 from asyncrl.run.run_dir import RunDir
 
 
@@ -14,7 +15,8 @@ def make_run(path: Path, *, seed: int = 1, scale: float = 1.0, num_steps: int = 
     path.mkdir(parents=True)
     run = RunDir(path)
     run.write_config({"algorithm": "ppo", "env_id": "CartPole-v1", "seed": seed, **config})
-    recorder = open_recording(run, "CartPole-v1", print, track=False).recorder
+    recorder = BackgroundRecorder()
+    begin_recording(recorder, run, "CartPole-v1", print, track=False)
     for step in range(10, num_steps + 1, 10):
         recorder.episode(step, scale * step / 10, 10, step / 100)
         if step % 20 == 0:

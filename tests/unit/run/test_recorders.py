@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from asyncrl.run.recorders import BackgroundRecorder, EpisodeWindow, Fanout, hyperparameters
 
@@ -45,6 +46,12 @@ class Remembering:
         self.closed += 1
 
 
+def begun(target: Remembering, **settings: Any) -> BackgroundRecorder:
+    recorder = BackgroundRecorder(**settings)
+    recorder.begin(target)
+    return recorder
+
+
 class Raising(Remembering):
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         raise RuntimeError("no")
@@ -53,7 +60,7 @@ class Raising(Remembering):
 def test_rows_arrive_in_order() -> None:
     """All kinds through one queue, written by the recorder's thread; a dictionary is taken as it was."""
     target = Remembering()
-    recorder = BackgroundRecorder(target)
+    recorder = begun(target)
     values = {"a": 1.0}
     recorder.scalars(1, values)
     values["a"] = 2.0
@@ -68,10 +75,25 @@ def test_rows_arrive_in_order() -> None:
     assert target.threads == {"recorder"}
 
 
+def test_rows_wait_for_the_beginning() -> None:
+    """More of them than the queue holds wait for no thread; a recorder that is closed first writes nothing."""
+    target, never = Remembering(), BackgroundRecorder(limit=1)
+    recorder = BackgroundRecorder(limit=1)
+    for step in range(3):
+        recorder.episode(step, 0.0, 1, 0.0)
+        never.episode(step, 0.0, 1, 0.0)
+    assert recorder.drain()
+    never.close()
+    recorder.begin(target)
+    recorder.episode(3, 0.0, 1, 0.0)
+    recorder.close()
+    assert [step for _, step in target.rows] == [0, 1, 2, 3]
+
+
 def test_callers_do_not_wait_for_a_slow_disk() -> None:
     """While the writing thread hangs, a thousand rows are taken, and counted as late only after it."""
     target = Remembering()
-    recorder = BackgroundRecorder(target)
+    recorder = begun(target)
     target.gate.clear()
     for step in range(1000):
         recorder.episode(step, 0.0, 1, 0.0)
@@ -85,7 +107,7 @@ def test_callers_do_not_wait_for_a_slow_disk() -> None:
 def test_a_full_queue_makes_callers_wait() -> None:
     """The 12th row of a queue of ten waits for the disk; then all of them are there."""
     target = Remembering()
-    recorder = BackgroundRecorder(target, limit=10, every_s=0.01)
+    recorder = begun(target, limit=10, every_s=0.01)
     target.gate.clear()
 
     def call() -> None:
@@ -106,7 +128,7 @@ def test_a_full_queue_makes_callers_wait() -> None:
 def test_drain_means_written() -> None:
     """True as soon as everything is written, False where the disk hangs longer than the patience."""
     target = Remembering()
-    recorder = BackgroundRecorder(target, every_s=60)
+    recorder = begun(target, every_s=60)
     for step in range(100):
         recorder.episode(step, 0.0, 1, 0.0)
     assert recorder.drain()
@@ -122,7 +144,7 @@ def test_drain_means_written() -> None:
 def test_close_is_idempotent_and_later_rows_are_void() -> None:
     """The target is closed once; nobody waits for a thread that has ended."""
     target = Remembering()
-    recorder = BackgroundRecorder(target, limit=1)
+    recorder = begun(target, limit=1)
     recorder.close()
     recorder.close()
     recorder.episode(1, 0.0, 1, 0.0)

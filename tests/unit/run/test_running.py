@@ -127,6 +127,19 @@ def test_other_spaces_are_refused(tmp_path: Path) -> None:
     assert load_newest(first.folder / "checkpoints").step == 96
 
 
+def test_a_refused_run_stays_as_it_is(tmp_path: Path) -> None:
+    """Other spaces under the name, or no room for evaluations: settings, curves and result are those of before."""
+    folder = RunDir(ran(tmp_path).folder)
+    files = [folder.config, folder.metrics, folder.monitor, folder.result]
+    kept = [file.read_bytes() for file in files]
+    wish = tiny_config(tmp_path, run_name="x", total_timesteps=192, eval_every=32, gamma=0.5)
+    with serving("CartPole-v1=Acrobot-v1", num_envs=8) as address, pytest.raises(CheckpointMismatch):
+        run_to_the_end("ppo", wish, address)
+    with serving("CartPole-v1", num_envs=4) as address, pytest.raises(ConfigError, match="no room for evaluation"):
+        run_to_the_end("ppo", wish, address)
+    assert [file.read_bytes() for file in files] == kept
+
+
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     """The one that came second changes nothing."""
     first = ran(tmp_path)

@@ -69,9 +69,29 @@ def test_auto_goes_on_where_there_is_one(tmp_path: Path) -> None:
         session = open_session("ppo", config)
         assert session.checkpoint is not None
         assert (session.checkpoint.step, session.progress.round, session.is_new) == (20, 2, False)
+        session.begin()
         session.close()
     assert saved_config(folder)[1].total_timesteps == 10**6
     assert saved_config(folder)[1].resume == "auto"
+
+
+def test_a_run_that_does_not_begin_stays_as_it_is(tmp_path: Path) -> None:
+    """Opened with other settings and closed again, as where servers refuse it: but for the count of its lives."""
+    folder = begun(tmp_path, 1)
+    folder.result.write_text("{}")
+    before = tree(folder.path) | {"lives.json": b"", "lock": b""}
+    open_session("ppo", wish(tmp_path, env_kwargs='{"render_mode": null}')).close()
+    assert tree(folder.path) | {"lives.json": b"", "lock": b""} == before
+
+
+def test_a_run_that_goes_on_has_no_result(tmp_path: Path) -> None:
+    """The one that it had is of the budget before."""
+    folder = begun(tmp_path, 1)
+    folder.result.write_text("{}")
+    session = open_session("ppo", wish(tmp_path, total_timesteps=10**6))
+    session.begin()
+    session.close()
+    assert not folder.result.exists()
 
 
 def test_a_run_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
