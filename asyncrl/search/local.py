@@ -8,7 +8,8 @@ States are deep copies. What never changes need not be copied: spaces and specs 
 the environment `shared` names.
 
 Invariants: the environment that is searched from is not touched (test_searching_leaves_the_environment_alone); a state
-goes on as the environment itself would (test_copies_go_on_as_the_original); environments whose copies are silently new
+goes on as the environment itself would (test_copies_go_on_as_the_original), unless its luck begins anew, which is then
+all of it (test_a_search_does_not_know_how_the_coin_will_fall); environments whose copies are silently new
 ones are refused (test_environments_that_copy_as_new_ones_are_refused).
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, SupportsFloat
 
@@ -28,6 +30,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.records import Array
 from asyncrl.search.config import SearchConfig
 from asyncrl.search.expanding import Root
+from asyncrl.search.local_luck import reseed
 from asyncrl.search.planner import search
 from asyncrl.search.playing import SearchResult
 from asyncrl.search.simulator import Evaluate, Expansion, Outcome, Proposal, Propose, Rollout
@@ -130,9 +133,7 @@ class LocalSimulator:
         parent = self._states.get(asked.parent)
         if parent is None:
             return Outcome("snapshot_gone")
-        env = self._copy(parent.env)
-        if asked.rng != "frozen":
-            env.unwrapped.np_random = np.random.default_rng(asked.seed)
+        env = self._copy(parent.env, None if asked.rng == "frozen" else asked.seed)
         obs: Any = ()
         rewards: list[float] = []
         mask, to_play = parent.mask, parent.to_play
@@ -179,14 +180,19 @@ class LocalSimulator:
                 mask, mover = _mask_of(info), _player_of(info)
         return total
 
-    def _copy(self, env: AnyEnv) -> AnyEnv:
+    def _copy(self, env: AnyEnv, seed: int | None = None) -> AnyEnv:
+        """With a `seed` its luck begins anew."""
         memo: dict[int, Any] = {}
         for layer in layers(env):
             for name in self._shared:
                 if name in vars(layer):
                     value = vars(layer)[name]
                     memo[id(value)] = value
-        return copy.deepcopy(env, memo)
+        num_shared = len(memo)
+        copied = copy.deepcopy(env, memo)
+        if seed is not None:
+            reseed(copied, itertools.islice(memo.values(), num_shared, None), seed)
+        return copied
 
 
 def layers(env: AnyEnv) -> list[AnyEnv]:
