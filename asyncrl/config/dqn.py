@@ -79,15 +79,24 @@ class DQNConfig(RunConfig):
         self.check_shares("tau", "start_e", "end_e", "exploration_fraction", "alpha", "beta", "beta_final")
         if self.gradient_steps < 1 and self.gradient_steps != -1:
             raise ConfigError(f"gradient_steps is {self.gradient_steps}: 1 or more, or -1 for one per environment step")
-        least = 4 * self.batch_size
-        if self.buffer_size < least:
-            raise ConfigError(f"buffer_size is {self.buffer_size}: at least {least}, which are four rounds")
+        self._check_buffer()
         if self.num_atoms == 1:
             raise ConfigError("num_atoms is 1: 2 or more, or 0 for no distribution")
         if self.num_atoms and self.v_min >= self.v_max:
             raise ConfigError(f"v_min is {self.v_min}: less than v_max, which is {self.v_max}")
         if self.actor_priorities and (self.num_atoms or not self.prioritized):
             raise ConfigError("actor_priorities are errors of means: they want prioritized, and num_atoms 0")
+
+    def _check_buffer(self) -> None:
+        least = 4 * self.batch_size
+        if self.buffer_size < least:
+            raise ConfigError(f"buffer_size is {self.buffer_size}: at least {least}, which are four rounds")
+        least = self.num_envs * (self.num_steps + self.n_step + 1)
+        if self.buffer_size < least:
+            raise ConfigError(
+                f"buffer_size is {self.buffer_size}: at least {least}, or n_step less than {self.n_step}, as rows are "
+                "overwritten before their windows are complete"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ environment step are what was asked for (test_the_replay_ratio_is_held); the tar
 steps, whether episodes end or not (test_the_target_follows_in_an_endless_episode), and nothing else changes it
 (test_no_gradient_reaches_the_target); the exponent of the weights is that of the budget
 (test_beta_goes_by_the_budget); a loss that is not finite changes no weight (test_a_loss_that_is_not_finite); a learner
-that is loaded goes on bit for bit (test_a_loaded_learner_goes_on_bit_for_bit).
+that is loaded goes on bit for bit (test_a_loaded_learner_goes_on_bit_for_bit); a replay that a round may not fit into
+is refused (test_a_replay_that_cannot_hold_a_round_of_stacks_is_refused).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from asyncrl.buffers.replay import Replay, ReplayConfig, Sample
 from asyncrl.config import DQNConfig
+from asyncrl.errors import ConfigError
 from asyncrl.learner.actor_critic import NonFiniteUpdate
 from asyncrl.learner.exploration import Exploration
 from asyncrl.learner.model_config import ModelConfig
@@ -46,9 +48,10 @@ LEAST_PRIORITY: Final = 1e-6  # added to every error: a transition that was lear
 
 
 class DQN:
-    """Owns network, target network and replay. For one thread at a time."""
+    """Owns network, target network and replay. For one thread at a time. ConfigError where the replay is too small."""
 
     def __init__(self, spec: LaneSpec, config: DQNConfig, device: torch.device) -> None:
+        _check_buffer(spec, config)
         self.config = config
         shape = QShape.of(config)
         self.model = build_q_network(spec, ModelConfig.of(config), shape, config.seed).to(device)
@@ -227,6 +230,16 @@ class DQN:
         self.optimiser.load(under("optimiser/", tensors), rest["parameters"])
         self._rng.bit_generator.state = rest["draws"]
         self.steps, self.num_updates, self._credit = rest["steps"], rest["num_updates"], rest["credit"]
+
+
+def _check_buffer(spec: LaneSpec, config: DQNConfig) -> None:
+    """An unroll of episodes that are truncated at once has two whole stacks a row."""
+    least = config.num_envs * spec.stack_depth * (2 * config.num_steps + 1)
+    if config.buffer_size < least:
+        raise ConfigError(
+            f"buffer_size is {config.buffer_size}: at least {least}, for stacks of {spec.stack_depth} frames take more "
+            "room where episodes are short"
+        )
 
 
 def replay_config(config: DQNConfig) -> ReplayConfig:

@@ -15,6 +15,7 @@ from asyncrl.errors import ConfigError
     [
         ({"buffer_size": 0}, "buffer_size is 0: 1 or more"),
         ({"buffer_size": 159, "num_envs": 4}, "buffer_size is 159: at least 160, which are four rounds"),
+        ({"buffer_size": 104, "num_envs": 2, "n_step": 42}, "buffer_size is 104: at least 106, or n_step less than 42"),
         ({"n_step": 0}, "n_step is 0: 1 or more"),
         ({"target_network_frequency": 0}, "target_network_frequency is 0: 1 or more"),
         ({"gradient_steps": 0}, "gradient_steps is 0: 1 or more, or -1"),

@@ -9,17 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from asyncrl.buffers.replay import Sample
+from asyncrl.collector.unroll import UnrollBuilder
 from asyncrl.config import ApexConfig, DQNConfig
+from asyncrl.errors import ConfigError
 from asyncrl.learner.actor_critic import NonFiniteUpdate
 from asyncrl.learner.dqn import DQN
 from asyncrl.learner.noisy import NoisyLinear
 from asyncrl.learner.q_network import QNetwork
+from asyncrl.policy import Acted
+from asyncrl.records import Array, Unroll
+from asyncrl.wire.flags import FIRST, NO_TRANSITION, TRUNCATED
+from asyncrl.wire.step_rows import StepRows
 from tests.rig.probe_envs import Probe, Step
 from tests.rig.sync_driver import spec_of
 from tests.unit.learner.q_unrolls import CONFIG, collected, learner_for, masked
+from tests.unit.learner.spaces_served import served
 from tests.unit.learner.test_q_losses import plain_projection
 from tests.unit.learner.unrolls import cartpole
 
@@ -395,3 +403,45 @@ def test_the_state_is_a_copy() -> None:
     now = learner.state()[0]
     assert not torch.equal(now["model/advantage.bias"], before["model/advantage.bias"])
     assert not torch.equal(now["target/advantage.bias"], before["target/advantage.bias"])
+
+
+def cut_short(num_steps: int, num_slots: int) -> Unroll:
+    """Episodes of one step that are truncated; no frame is like another."""
+    rng = np.random.default_rng(1)
+
+    def frames() -> list[Array]:
+        return [rng.integers(0, 255, (num_slots, 4, 9, 9)).astype(np.uint8)]
+
+    builder, slots, zeros = UnrollBuilder(num_steps, num_slots), np.arange(num_slots), np.zeros(num_slots)
+    rows = StepRows(frames(), zeros, np.full(num_slots, FIRST | NO_TRANSITION, np.uint8))
+    for step in range(num_steps):
+        builder.observed(rows.obs, None, np.ones(num_slots, np.bool_))
+        builder.acted(Acted([slots * 0], zeros, zeros, 0))
+        flags = np.full(num_slots, TRUNCATED | FIRST, np.uint8)
+        rows = StepRows(frames(), zeros, flags, slots.astype(np.uint32), frames())
+        builder.replied(rows, slots * 0, slots * 0 + step, slots * 0)
+    unroll = builder.finish(0, 0, slots, rows)
+    assert unroll is not None
+    return unroll
+
+
+def test_a_replay_that_cannot_hold_a_round_of_stacks_is_refused() -> None:
+    """With episodes of one step each row takes two whole stacks; that is said before there is any row."""
+    spec = dataclasses.replace(served(spaces.Box(0, 255, (4, 9, 9), np.uint8), spaces.Discrete(2)), stack_leaf=0)
+    least = 2 * 4 * (2 * 10 + 1)
+
+    def made(buffer_size: int) -> DQN:
+        return learner_for(changed(num_envs=2, num_steps=10, network="mlp", buffer_size=buffer_size), spec)
+
+    with pytest.raises(ConfigError, match=f"buffer_size is {least - 1}: at least {least}, for stacks of 4 frames"):
+        made(least - 1)
+    assert made(least).replay.insert(cut_short(10, 2)) == 20
+
+
+def test_the_smallest_replay_has_room_for_windows() -> None:
+    """In an endless episode every row is drawable for a round, from when its window of n steps is complete."""
+    config = changed(num_envs=2, n_step=40, buffer_size=2 * (8 + 40 + 1), learning_starts=10**6)
+    learner = learner_for(config, spec_of(Endless()))
+    for number, unroll in enumerate(collected(learner, 8, Endless, count=12)):
+        learner.update([unroll], 0.0)
+        assert len(learner.replay) == 2 * min(max(8 * (number + 1) - 40, 0), 8)
