@@ -75,6 +75,12 @@ class PPOConfig(SearchSettings, ActorCriticConfig):
             raise ConfigError(
                 f"num_minibatches is {self.num_minibatches}: it has to divide the {self.batch_size} steps of an update"
             )
+        num_unrolls = self.batch_size // self.num_steps
+        if self.gru_size and self.num_minibatches > num_unrolls:
+            raise ConfigError(
+                f"num_minibatches is {self.num_minibatches}: at most {num_unrolls} with gru_size, since an "
+                "environment's unroll is in one minibatch as a whole"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
