@@ -1,13 +1,15 @@
 """A run on the screen: a live panel on a terminal, plain lines elsewhere and under CI.
 
 * Nobody waits for the screen: `show` leaves a snapshot, a thread draws the newest one; a terminal that is stopped
-  (Ctrl-S) or a pipe that nobody reads stops this thread alone (test_a_screen_that_hangs_stops_nobody).
+  (Ctrl-S) or a pipe that nobody reads stops this thread alone (test_a_screen_that_hangs_stops_nobody), and one that is
+  gone costs what would have been on it (test_a_screen_that_is_gone_costs_no_status).
 * What is said meanwhile stands above the panel, or between the lines, once each (test_what_is_said_is_shown_once).
 * Plain lines come every `plain_every_s` of the run's own clock; every event comes once (test_plain_lines).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -22,6 +24,8 @@ from asyncrl.run.dashboard_view import Snapshot, line, new_events, panel
 EVERY_S: Final = 0.2
 PLAIN_EVERY_S: Final = 10.0
 PATIENCE_S: Final = 2.0  # at the end, with a screen that hangs
+# What comes of a terminal that has vanished or a pipe that is closed; rich would have the process exit there.
+GONE: Final = (OSError, ValueError, SystemExit)
 
 
 class Dashboard:
@@ -50,7 +54,8 @@ class Dashboard:
         if self._thread.is_alive():
             self._said.append(text)
         else:
-            self._print(text)
+            with contextlib.suppress(*GONE):
+                self._print(text)
 
     def leave(self) -> None:
         """The process ends now: the terminal gets its cursor back. Blocks on the screen."""
@@ -75,7 +80,7 @@ class Dashboard:
     def _run(self) -> None:
         try:
             (self._run_live if self.is_live else self._run_plain)()
-        except (OSError, ValueError):  # the terminal is gone, or its pipe closed: the run goes on unseen
+        except GONE:  # the run goes on unseen
             return
 
     def _run_live(self) -> None:

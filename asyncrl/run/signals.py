@@ -2,7 +2,8 @@
 
 Invariants: a signal that comes before anybody listens is heard as soon as somebody does
 (test_a_signal_before_the_listener_is_kept); what does not end within `grace_s` is cut short, with status 1
-(test_a_run_that_does_not_end_is_cut_short); handlers are as they were before afterwards
+(test_a_run_that_does_not_end_is_cut_short); a terminal that is gone stops no stop
+(test_a_signal_that_cannot_be_told_is_heard); handlers are as they were before afterwards
 (test_handlers_are_given_back).
 """
 
@@ -74,7 +75,9 @@ class StopSignals:
         self._timer.start()
         if self._listener is not None:
             self._listener()
-        self._say(f"{signal.Signals(number).name}: stops after this round, with a checkpoint; again: at once")
+        # Raised from here, an error of a terminal that is gone would come out of whatever line runs just now.
+        with contextlib.suppress(OSError, ValueError):
+            self._say(f"{signal.Signals(number).name}: stops after this round, with a checkpoint; again: at once")
 
     def _too_late(self) -> None:
         self._end(1, f"it has not ended within {self._grace_s:g} s and is cut short: its last checkpoint stays")

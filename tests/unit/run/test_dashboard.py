@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from dataclasses import replace
 
@@ -83,6 +84,23 @@ def test_a_screen_that_is_gone_ends_the_drawing_alone() -> None:
     with plain(screen) as dashboard:
         dashboard.show(SHOT)
     dashboard.close()
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error"), ValueError("closed")])
+def test_a_screen_that_is_gone_costs_no_status(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines before, while and after it is open: nobody who says something hears of it, and no exit is asked for."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+    monkeypatch.setattr(os, "dup2", lambda *descriptors: None)  # rich puts another standard output in its place
+    dashboard = Dashboard(Console(file=Gone(), width=200, color_system=None), live=False)
+    dashboard.say("before")
+    with dashboard:
+        dashboard.say("while")
+        dashboard.show(SHOT)
+    dashboard.say("after")
 
 
 def test_the_last_snapshot_stays_on_the_screen() -> None:

@@ -62,6 +62,20 @@ def test_a_signal_before_the_listener_is_kept() -> None:
             assert told == [1]
 
 
+def test_a_signal_that_cannot_be_told_is_heard() -> None:
+    """Its terminal or pipe is gone: whoever listens is called, and nothing is raised where the process is just now."""
+    told: list[int] = []
+    for gone in (BrokenPipeError(), OSError(5, "Input/output error"), ValueError("I/O operation on closed file")):
+
+        def say(text: str, error: Exception = gone) -> None:
+            raise error
+
+        with StopSignals(say) as signals, signals.heard_by(lambda: told.append(1)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signals.caught
+    assert told == [1, 1, 1]
+
+
 def test_handlers_are_given_back() -> None:
     """Those of before, whatever happened; in another thread they are never touched."""
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
