@@ -70,6 +70,7 @@ class Examiner:
     ) -> None:
         self.keeper = keeper
         self.last_eval: tuple[int, Evaluation] | None = None  # with the step that it is of
+        self.evaluated_last = False  # `evaluate_last` was not cut short
         self._run = run
         self._learning = learning
         self._servers = servers
@@ -155,10 +156,10 @@ class Examiner:
         config, learning = self._run.config, self._learning
         beside = config.eval_envs if config.eval_every or self._servers.embedded else 0
         copied = Copied(learning.save(), learning.frozen_policy(deterministic=True), self._run.snapshot())
-        await self._evaluate(config.final_eval_episodes, config.num_envs + beside, copied)
+        self.evaluated_last = await self._evaluate(config.final_eval_episodes, config.num_envs + beside, copied)
 
-    async def _evaluate(self, episodes: int, num_envs: int, copied: Copied) -> None:
-        """Play, record, and mark the best."""
+    async def _evaluate(self, episodes: int, num_envs: int, copied: Copied) -> bool:
+        """Play, record, and mark the best; False where something came in between."""
         config, seed = self._run.config, self._run.config.seed + EVAL_SEED
         settings: dict[str, Any] = {"num_envs": min(num_envs, episodes), "auto_reset": False, "seed": seed}
         settings |= {"autoreset": config.autoreset, "host": config.host}
@@ -168,8 +169,9 @@ class Examiner:
                 found = await evaluate(fleet, copied.policy, episodes, seed)
         except AsyncRLError as error:
             self._run.log.tell("evaluation_failed", str(error))
-            return
+            return False
         await self._take_down(found, copied)
+        return True
 
     async def _take_down(self, found: Evaluation, copied: Copied) -> None:
         progress = copied.progress

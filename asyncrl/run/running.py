@@ -3,7 +3,10 @@
 Invariants: the first SIGTERM or SIGINT ends a run with a checkpoint and status 0, the second at once
 (test_E1_a_signal_ends_with_a_checkpoint, test_E1_the_second_signal_ends_at_once); the last line says where everything
 is (test_the_end_says_where_things_are); a run that is at its end already, or whose servers refuse it, is not touched
-(test_a_run_at_its_end_stays_as_it_is, test_a_refused_run_stays_as_it_is).
+(test_a_run_at_its_end_stays_as_it_is, test_a_refused_run_stays_as_it_is); a result has the evaluation of the weights
+that the run ended with or none, and a run without one is not at its end
+(test_a_last_evaluation_that_was_cut_short_is_made_again); what goes wrong with files and screens at the end is told and
+costs nothing else (test_trouble_at_the_end_is_told, test_nobody_listening_costs_nothing).
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class Ran(NamedTuple):
 
     result: Result
     folder: Path
-    finished: bool  # rather than stopped
+    finished: bool  # and evaluated, rather than stopped
 
 
 def train(
@@ -83,6 +86,7 @@ def run_to_the_end(
     """
     for address in () if servers is None else addresses(servers):
         parse(address)  # a mistake in it should leave no directory
+    say = _patient(say)
     with StopSignals(say, lambda: None if dashboard is None else dashboard.leave()) as signals:
         session = open_session(algorithm, config)
         try:
@@ -94,6 +98,16 @@ def run_to_the_end(
                 return runner.run(run.carry_out(servers, access, recreate_at, signals))
         finally:
             session.close()
+
+
+def _patient(say: Say) -> Say:
+    """A pipe that nobody reads any more, or a terminal that is gone, is no reason to end a run."""
+
+    def tell(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            say(text)
+
+    return tell
 
 
 def _at_its_end(session: Session, config: RunConfig, say: Say) -> Ran | None:
@@ -134,8 +148,7 @@ class _Run:
                 await training.run(servers, access, lambda made: self._keeper(training, recorder, made))
         finally:
             await asyncio.to_thread(recorder.close)
-        result = await asyncio.to_thread(self._finish, training)
-        return Ran(result, self._session.folder.path, training.finished)
+        return await asyncio.to_thread(self._finish, training)
 
     def _begin(self, recorder: BackgroundRecorder) -> Sequence[Episode]:
         """The run's files are its own from here on; its episodes so far."""
@@ -199,10 +212,9 @@ class _Run:
 
     # ------------------------------------------------------------------ at the end
 
-    def _finish(self, training: Training) -> Result:
-        """The result and the picture, of a run that came to its end or was stopped."""
+    def _finish(self, training: Training) -> Ran:
+        """The result of a run that came to its end or was stopped; of the former also the file and the picture."""
         folder = self._session.folder
-        plot = self._plot() if training.finished else None
         result = Result(
             algorithm=self._algorithm,
             env_id=self._config.env_id,
@@ -211,34 +223,47 @@ class _Run:
             wall_s=round(training.elapsed_s, 2),
             sps=round(training.progress.steps / max(training.elapsed_s, 1e-9), 1),
             commit=commit_of(Path(__file__).parent),
-            plot=plot,
             run=folder.name,
             **self._found(training),
         )
-        if training.finished:
-            write_result(folder.result, result)
-        return result
+        finished = training.finished and training.evaluated
+        if finished:
+            self._write(result)
+            plotted = dataclasses.replace(result, plot=self._plot())
+            if plotted != result:
+                self._write(result := plotted)
+        return Ran(result, folder.path, finished)
 
     def _found(self, training: Training) -> dict[str, Any]:
-        """What the last evaluation and the newest checkpoint give to the result."""
+        """What the newest checkpoint and an evaluation of the same weights give to the result."""
         keeper, last = training.keeper, training.last_eval
         found: dict[str, Any] = {}
         if keeper is not None and keeper.newest is not None:
             found["checkpoint"] = str(keeper.newest.relative_to(self._session.folder.path))
-        if last is not None:
+        if last is not None and last[0] == training.progress.steps:
             of = last[1]
             found |= {"eval_return_mean": of.mean, "eval_return_std": of.std, "eval_episodes": len(of.returns)}
         return found
 
+    def _write(self, result: Result) -> None:
+        path = self._session.folder.result
+        try:
+            write_result(path, result)
+        except OSError as error:
+            self._say(f"{path} cannot be written: {error.strerror or error}")
+
     def _plot(self) -> str | None:
-        """Its name in the run's directory; None where matplotlib is not installed."""
+        """Its name in the run's directory; None where there is no picture, such as without matplotlib."""
         folder = self._session.folder
         try:
             plot_runs([folder], folder.plot)
         except ConfigError as error:
             self._say(str(error))
-            return None
-        return folder.plot.name
+        except Exception as error:  # a picture is not worth a run
+            self._say(f"{folder.plot} is not drawn: {error!r}")
+        else:
+            return folder.plot.name
+        return None
 
     @contextlib.contextmanager
     def _showing(self, training: Training) -> Iterator[None]:

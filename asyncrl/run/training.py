@@ -111,6 +111,11 @@ class Training:
         """With the step that it is of."""
         return None if self.examiner is None else self.examiner.last_eval
 
+    @property
+    def evaluated(self) -> bool:
+        """At its end, over all episodes that were asked for."""
+        return self.examiner is not None and self.examiner.evaluated_last
+
     def time_split(self) -> dict[str, float]:
         """What lanes wait for, of the time since this fleet was opened; shares of 1."""
         if self.collector is None:

@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 import asyncrl.run
+from asyncrl.client.fleet import Fleet
 from asyncrl.errors import CheckpointMismatch, ConfigError, ConnectionFailed, RunBusy
+from asyncrl.policy import Policy
+from asyncrl.run import examining, running
 from asyncrl.run.checkpoints import load_newest
+from asyncrl.run.evaluation import Evaluation, evaluate
 from asyncrl.run.result import Result, read_result
 from asyncrl.run.row_files import read_metrics
 from asyncrl.run.run_dir import RunDir
@@ -77,6 +81,63 @@ def test_a_run_killed_before_its_result_gets_it(tmp_path: Path) -> None:
     again = ran(tmp_path)
     assert again.result.eval_return_mean == first.result.eval_return_mean
     assert steps_of(again.folder) == [32, 64, 96]
+
+
+def test_a_last_evaluation_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an older evaluation nor a shorter one of the same weights is the result; the next call evaluates."""
+
+    async def fails_at_the_end(fleet: Fleet, policy: Policy, episodes: int, seed: int) -> Evaluation:
+        if episodes == 2:
+            raise ConnectionFailed("gone")
+        return await evaluate(fleet, policy, episodes, seed)
+
+    monkeypatch.setattr(examining, "evaluate", fails_at_the_end)
+    first = ran(tmp_path, eval_every=32, eval_episodes=3)
+    evaluated = [row["step"] for row in read_metrics(RunDir(first.folder).metrics) if "eval/episodes" in row]
+    assert evaluated
+    assert not first.finished
+    assert not RunDir(first.folder).result.exists()
+    assert (first.result.eval_return_mean is not None) is (96 in evaluated)
+    monkeypatch.setattr(examining, "evaluate", evaluate)
+    again = ran(tmp_path, eval_every=32, eval_episodes=3)
+    assert again.finished
+    assert again.result.eval_episodes == 2
+    assert read_result(RunDir(first.folder).result) == dataclasses.asdict(again.result)
+
+
+def test_trouble_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture that cannot be drawn costs no result, and a result that cannot be written is no traceback."""
+    said: list[str] = []
+
+    def broken(runs: Any, path: Path) -> None:
+        raise ZeroDivisionError("no axes")
+
+    monkeypatch.setattr(running, "plot_runs", broken)
+    first = ran(tmp_path, said)
+    written = read_result(RunDir(first.folder).result)
+    assert written == dataclasses.asdict(first.result)
+    assert first.result.plot is None
+    assert any("plot.png is not drawn: ZeroDivisionError('no axes')" in text for text in said)
+
+    def full(path: Path, result: Result) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(running, "write_result", full)
+    second = ran(tmp_path, said, total_timesteps=128)
+    assert second.finished
+    assert second.result.env_steps == 128
+    assert any("result.json cannot be written: No space left on device" in text for text in said)
+
+
+def test_nobody_listening_costs_nothing(tmp_path: Path) -> None:
+    """Every line that is said breaks a pipe; the run is trained, evaluated and written down."""
+
+    def broken(text: str) -> None:
+        raise BrokenPipeError
+
+    found = run_to_the_end("ppo", tiny_config(tmp_path, run_name="x", total_timesteps=96), say=broken)
+    assert found.finished
+    assert load_newest(found.folder / "checkpoints").step == 96
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
