@@ -22,7 +22,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from envserver.atari import LifeLossSoftEnds, StickyActions
 from envserver.snapshots import plain
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
-from envserver.snapshots.fields import Fields, Misfit, dump_fields, load_fields, size_of_fields
+from envserver.snapshots.fields import Fields, Misfit, size_of_fields
 from envserver.snapshots.generators import generators_of, reseed
 from envserver.snapshots.plain import NotPlain, apply_randomness, randomness_of
 
@@ -56,8 +56,8 @@ class FieldsPart:
 
     @cached_property
     def _digest(self) -> bytes:
-        """Of the tables that states refer to and do not carry."""
-        return hashlib.sha256(plain.dump(self._fields.tables)).digest()
+        """Of what states take for granted and do not carry."""
+        return hashlib.sha256(plain.dump(self._fields.told())).digest()
 
     def capture(self, layer: Any) -> tuple[Any, int]:
         state = self._fields.capture(layer)
@@ -67,16 +67,16 @@ class FieldsPart:
         self._fields.restore(layer, state)
 
     def generators(self, layer: Any, state: Any) -> Iterable[Any]:
-        return generators_of(layer, self._fields.tables_of(state))
+        return generators_of(layer, self._fields.unchanged_tables(state))
 
     def dump(self, state: Any) -> Any:
-        return dump_fields(state), self._digest
+        return self._fields.dump(state), self._digest
 
     def load(self, value: Any) -> Any:
         state, digest = value
         if digest != self._digest:
-            raise Misfit("the tables of that environment are not those of this one")
-        return load_fields(state)
+            raise Misfit("tables, classes or functions of that environment are not those of this one")
+        return self._fields.load(state)
 
 
 class AttributesPart:

@@ -1,189 +1,291 @@
 """The attributes of an object as plain values, and back into another object that was made alike.
 
-Left out, because they do not change: spaces that nobody samples from, specs, functions, classes, modules, and what a
-wrapper wraps. An attribute that is an object of a Python class is walked into; one that is anything else makes the
-object NotPlain. Large nested containers that equal those of the first object that was walked, such as tables of
-transitions, are not copied: `UNCHANGED` stands for them.
+An attribute that is an object of a Python class is walked into; one that is anything else but plain makes the object
+NotPlain. The first object that is captured is the model of the others: `UNCHANGED` stands for what is as it is there.
+That are large nested containers, such as tables of transitions, and what is not copied at all: spaces that nobody
+samples from, specs, functions, classes, modules. Such a value that is another one than the model's is referred to, as
+are the classes of objects that are not in the model, and a state with references has no bytes.
 
-Invariants: a captured object shares nothing with the one that it is put into (test_fields_share_nothing); a table that
-did change is copied like anything else (test_a_changed_table_is_part_of_the_state).
+Invariants: a captured object shares nothing that can change with the one that it is put into
+(test_fields_share_nothing); a table that did change is copied like anything else
+(test_a_changed_table_is_part_of_the_state); objects come back with their classes, functions as they were, and nothing
+is left over (test_what_changes_late_comes_back); what was one object is one again, and no two are
+(test_what_was_one_object_is_one_again).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import gymnasium
-import numpy as np
 
-from envserver.snapshots.generators import CONSTANT, SKIPPED, is_drawn_from
-from envserver.snapshots.plain import ATOMS, MAX_DEPTH, NotPlain, Randomness, copied, revived, size_of
+from envserver.snapshots.codec import layers_of
+from envserver.snapshots.constants import CONSTANTS, is_alike, is_bound
+from envserver.snapshots.generators import SKIPPED, is_drawn_from
+from envserver.snapshots.plain import ATOMS, MAX_DEPTH, NotPlain, copied, revived, size_of
+from envserver.snapshots.tables import is_same, tables_of
 
 UNCHANGED: Final = "\0unchanged"  # no attribute of an environment says this by itself
 _OBJECT: Final = "\0object"
-_LARGE: Final = 64  # values in a nested container from which on comparing is cheaper than copying
-_FIXED: Final = (gymnasium.Space, gymnasium.Env, *CONSTANT)
-_SKIPPED: Final = SKIPPED | {"env"}
+_AGAIN: Final = "\0again"
 _SPECIAL: Final = frozenset({"__slots__", "__new__", "__setstate__", "__deepcopy__", "__getnewargs__"})
+
+State = dict[str, Any]
 
 
 class Misfit(ValueError):
     """The state does not fit the object that it is put into."""
 
 
+class _Object(NamedTuple):
+    """An object that is an attribute. `known`: its class is that of the model's object in its place."""
+
+    cls: type
+    attributes: State
+    known: bool
+
+
+class _Again(NamedTuple):
+    """What the walk met before, layers of the environment first."""
+
+    number: int
+
+
+@dataclass
+class _Model:
+    """What objects in one place are compared with."""
+
+    cls: type
+    constants: dict[str, Any] = field(default_factory=dict)  # the ones met last, which are like the first
+    tables: dict[str, Any] = field(default_factory=dict)  # never written into
+    objects: dict[str, _Model] = field(default_factory=dict)
+
+    def at(self, name: str, cls: type) -> _Model | None:
+        """Of the object in an attribute; None where that is of another class."""
+        found = self.objects.get(name)
+        return found if found is not None and found.cls is cls else None
+
+    def told(self) -> list[Any]:
+        """What a state without references takes for granted, as a plain value."""
+        constants = {name: getattr(value, "__qualname__", "") for name, value in self.constants.items()}
+        objects = {name: each.told() for name, each in self.objects.items()}
+        return [self.cls.__qualname__, constants, self.tables, objects]
+
+
 class Fields:
     """Captures and restores objects of one class. The first object that is captured is the model of the others."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, Any] | None = None  # of the model, by attribute; never written into
+        self._model: _Model | None = None
 
-    def capture(self, target: Any) -> dict[str, Any]:
-        """A plain copy of the object's attributes."""
-        if self._tables is None:
-            self._tables = _tables_of(target)
-        state: dict[str, Any] = {}
-        for name, value in target.__dict__.items():
-            if name in _SKIPPED:
+    def capture(self, target: Any) -> State:
+        """A plain copy of the object's attributes; references in it are to what cannot change."""
+        if self._model is None:
+            self._model = _model_of(target, set())
+            self._model.tables = tables_of(target, skipped_in(target))
+        return _Capturing(target).attributes(target, self._model, MAX_DEPTH)
+
+    def restore(self, target: Any, state: State) -> None:
+        """Give the object the attributes that were captured, and no others. Misfit where it cannot be."""
+        _Restoring(target).attributes(target, state, self._known())
+
+    def dump(self, state: State) -> State:
+        """Plain all through: objects that are attributes become tuples that say so. NotPlain with references."""
+        return {name: _dumped(each) for name, each in state.items()}
+
+    def load(self, value: Any) -> State:
+        """What `dump` gave; Misfit where it is no such thing."""
+        return _loaded(value, self._known())
+
+    def told(self) -> list[Any]:
+        """What bytes of states take for granted."""
+        return self._known().told()
+
+    def unchanged_tables(self, state: State) -> list[str]:
+        """The attributes of which the state says nothing but `UNCHANGED`; no generator is within them."""
+        return [name for name in self._known().tables if state.get(name) == UNCHANGED]
+
+    def _known(self) -> _Model:
+        if self._model is None:
+            raise Misfit("no environment was captured yet")
+        return self._model
+
+
+def skipped_in(owner: Any) -> frozenset[str]:
+    """Attributes that are no part of a state; what a wrapper wraps has one of its own."""
+    return SKIPPED | {"env"} if isinstance(owner, gymnasium.Wrapper) else SKIPPED
+
+
+def _model_of(owner: Any, seen: set[int], depth: int = MAX_DEPTH) -> _Model:
+    seen.add(id(owner))
+    model = _Model(type(owner))
+    for name, value in owner.__dict__.items():
+        if isinstance(value, CONSTANTS):
+            model.constants[name] = value
+        elif depth and _is_simple(value.__class__) and id(value) not in seen:
+            model.objects[name] = _model_of(value, seen, depth - 1)
+    return model
+
+
+@lru_cache(1024)
+def _is_simple(cls: Any) -> bool:
+    """Whether an object's `__dict__` is all there is: no containers in disguise, slots, or copying of its own."""
+    bases = [vars(base) for base in cls.__mro__ if base is not object]
+    return bool(bases) and all("__module__" in own and not _SPECIAL & own.keys() for own in bases)
+
+
+# ------------------------------------------------------------------------------------------------------------ capture
+
+
+class _Capturing:
+    """One walk through an object. Whatever can change has a number, in the order of the walk."""
+
+    def __init__(self, root: Any) -> None:
+        self._numbers = {id(layer): number for number, layer in enumerate(layers_of(root))}
+
+    def attributes(self, owner: Any, model: _Model | None, depth: int) -> State:
+        if not depth:
+            raise NotPlain(f"objects nested more than {MAX_DEPTH} deep")
+        state: State = {}
+        skipped = skipped_in(owner)
+        for name, value in owner.__dict__.items():
+            if name in skipped:
                 continue
             if value.__class__ in ATOMS:  # most attributes of most environments
                 state[name] = value
-            elif name in self._tables and _same(value, self._tables[name]):
-                state[name] = UNCHANGED
-            elif not isinstance(value, _FIXED):
-                state[name] = _captured(value, MAX_DEPTH)
-            elif isinstance(value, gymnasium.Space) and is_drawn_from(value):
-                raise NotPlain("a space that it samples from")
+            elif id(value) in self._numbers:
+                state[name] = _Again(self._numbers[id(value)])
+            elif isinstance(value, CONSTANTS):
+                state[name] = _constant(name, value, model)
+            else:
+                self._numbers[id(value)] = len(self._numbers)
+                state[name] = self._value(name, value, model, depth)
         return state
 
-    def restore(self, target: Any, state: dict[str, Any]) -> None:
-        """Give the object the attributes that were captured, and no other plain ones. Misfit where it cannot be."""
-        attributes = target.__dict__
-        for name in attributes.keys() - state.keys() - _SKIPPED:
-            if not isinstance(attributes[name], _FIXED):
-                del attributes[name]
+    def _value(self, name: str, value: Any, model: _Model | None, depth: int) -> Any:
+        if model is not None and name in model.tables and is_same(value, model.tables[name]):
+            return UNCHANGED
+        cls: Any = type(value)
+        if not _is_simple(cls):
+            return copied(value)
+        inner = None if model is None else model.at(name, cls)
+        return _Object(cls, self.attributes(value, inner, depth - 1), inner is not None)
+
+
+def _constant(name: str, value: Any, model: _Model | None) -> Any:
+    if isinstance(value, gymnasium.Space) and is_drawn_from(value):
+        raise NotPlain("a space that it samples from")
+    if model is not None and name in model.constants and is_alike(value, model.constants[name]):
+        model.constants[name] = value  # so that the next look at the same environment is short
+        return UNCHANGED
+    if is_bound(value):
+        raise NotPlain(f"in {name!r} a function with values of its own, which was another one at first")
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------------ restore
+
+
+class _Restoring:
+    """The same walk through a state."""
+
+    def __init__(self, root: Any) -> None:
+        self._met: list[Any] = list(layers_of(root))
+        self._taken = set(map(id, self._met))
+
+    def attributes(self, owner: Any, state: State, model: _Model | None) -> None:
+        attributes = owner.__dict__
+        for name in attributes.keys() - state.keys() - skipped_in(owner):
+            del attributes[name]
+        is_more = not state.keys() <= attributes.keys()
         for name, saved in state.items():
-            if saved.__class__ in ATOMS:
-                if saved == UNCHANGED:
-                    self._restore_table(attributes, name)
-                else:
-                    attributes[name] = saved
-            elif saved.__class__ is _Object:
-                _restore_object(attributes.get(name), saved, name)
+            if saved.__class__ in ATOMS and saved != UNCHANGED:
+                attributes[name] = saved
             else:
-                attributes[name] = revived(saved, attributes.get(name))
+                attributes[name] = self._value(name, saved, attributes.get(name), model)
+        if is_more:  # generators are numbered in the order of attributes
+            for name in state:
+                attributes[name] = attributes.pop(name)
 
-    def _restore_table(self, attributes: dict[str, Any], name: str) -> None:
-        if self._tables is None or name not in self._tables:
+    def _value(self, name: str, saved: Any, current: Any, model: _Model | None) -> Any:
+        kind = saved.__class__
+        if kind is _Again:
+            if saved.number >= len(self._met):
+                raise Misfit(f"attribute {name!r} refers to nothing")
+            return self._met[saved.number]
+        if kind is str:
+            return self._unchanged(name, current, model)
+        if kind is _Object:
+            return self._object(name, saved, current, model)
+        if isinstance(saved, CONSTANTS):
+            return saved
+        return self._meet(revived(saved, None if id(current) in self._taken else current))
+
+    def _unchanged(self, name: str, current: Any, model: _Model | None) -> Any:
+        if model is not None and name in model.tables:
+            table = model.tables[name]
+            return self._meet(current if is_same(current, table) else copied(table))
+        if model is None or name not in model.constants:
             raise Misfit(f"attribute {name!r} is said to be that of another environment")
-        if not _same(attributes.get(name), self._tables[name]):
-            attributes[name] = copied(self._tables[name])
+        known = model.constants[name]
+        if is_alike(current, known):
+            model.constants[name] = current
+            return current
+        if is_bound(known):
+            raise Misfit(f"attribute {name!r} is a function with values of another environment")
+        return known
 
-    def tables_of(self, state: dict[str, Any]) -> list[str]:
-        """The attributes of which the state says nothing but `UNCHANGED`; no generator is within them."""
-        return [name for name in self.tables if state.get(name) == UNCHANGED]
+    def _object(self, name: str, saved: _Object, current: Any, model: _Model | None) -> Any:
+        if type(current) is not saved.cls or id(current) in self._taken:
+            current = object.__new__(saved.cls)
+        self._meet(current)
+        self.attributes(current, saved.attributes, None if model is None else model.at(name, saved.cls))
+        return current
 
-    @property
-    def tables(self) -> dict[str, Any]:
-        """What `UNCHANGED` stands for, by attribute."""
-        return self._tables or {}
-
-
-class _Object(dict[str, Any]):
-    """The attributes of an object that is an attribute."""
-
-
-def _captured(value: Any, depth: int) -> Any:
-    try:
-        return copied(value)
-    except NotPlain:
-        if not depth or not _is_simple(value):
-            raise
-        found = _Object()
-        for name, each in value.__dict__.items():
-            if not isinstance(each, _FIXED):
-                found[name] = _captured(each, depth - 1)
-        return found
+    def _meet(self, value: Any) -> Any:
+        self._met.append(value)
+        self._taken.add(id(value))
+        return value
 
 
-def _is_simple(value: Any) -> bool:
-    """An object whose `__dict__` is all there is: no containers in disguise, slots, or copying of its own."""
-    cls = type(value)
-    bases = [vars(base) for base in cls.__mro__ if base is not object]
-    return hasattr(value, "__dict__") and all("__module__" in own and not _SPECIAL & own.keys() for own in bases)
+# -------------------------------------------------------------------------------------------------------------- bytes
 
 
-def _restore_object(target: Any, state: _Object, name: str) -> None:
-    if target is None or not _is_simple(target):
-        raise Misfit(f"attribute {name!r} is no object like the one that was captured")
-    attributes = target.__dict__
-    for key, saved in state.items():
-        if saved.__class__ is _Object:
-            _restore_object(attributes.get(key), saved, f"{name}.{key}")
-        else:
-            attributes[key] = revived(saved, attributes.get(key))
-
-
-def size_of_fields(state: dict[str, Any]) -> int:
+def size_of_fields(state: State) -> int:
     """About how many bytes captured attributes take."""
     size = 64 + 100 * len(state)
     for each in state.values():
         if each.__class__ not in ATOMS:
-            size += size_of_fields(each) if each.__class__ is _Object else size_of(each)
+            size += size_of_fields(each.attributes) if each.__class__ is _Object else size_of(each)
     return size
 
 
-def dump_fields(state: dict[str, Any]) -> dict[str, Any]:
-    """Plain all through: objects that are attributes become tuples that say so."""
-    return {name: (_OBJECT, dump_fields(each)) if isinstance(each, _Object) else each for name, each in state.items()}
+def _dumped(each: Any) -> Any:
+    if each.__class__ is _Again:
+        return (_AGAIN, each.number)
+    if each.__class__ is not _Object:
+        return each
+    if not each.known:
+        raise NotPlain(f"a {each.cls.__qualname__}, which was not there at first, has no bytes")
+    return (_OBJECT, {name: _dumped(inner) for name, inner in each.attributes.items()})
 
 
-def load_fields(value: Any) -> dict[str, Any]:
-    """What `dump_fields` gave; Misfit where it is no such thing."""
-    return _loaded(value, {})
-
-
-def _loaded(value: Any, into: dict[str, Any]) -> dict[str, Any]:
-    if type(value) is not dict or not all(type(name) is str and name not in _SKIPPED for name in value):
+def _loaded(value: Any, model: _Model) -> State:
+    if type(value) is not dict or not all(type(name) is str and name not in SKIPPED for name in value):
         raise Misfit("not the attributes of an object")
+    state: State = {}
     for name, each in value.items():
-        is_object = type(each) is tuple and len(each) == 2 and each[0].__class__ is str and each[0] == _OBJECT
-        into[name] = _loaded(each[1], _Object()) if is_object else each
-    return into
-
-
-def _tables_of(target: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in target.__dict__.items():
-        if isinstance(value, dict | list) and name not in _SKIPPED and _count(value, _LARGE) > _LARGE:
-            try:
-                found[name] = copied(value)
-            except NotPlain:
-                continue
-            if _holds_arrays_or_randomness(found[name]):
-                del found[name]
-    return found
-
-
-def _count(value: Any, limit: int) -> int:
-    """Values in nested lists, tuples and dicts, counted up to a little over `limit`."""
-    if not isinstance(value, dict | list | tuple):
-        return 1
-    total = 0
-    for each in value.values() if isinstance(value, dict) else value:
-        total += _count(each, limit - total)
-        if total > limit:
-            break
-    return total
-
-
-def _holds_arrays_or_randomness(value: Any) -> bool:
-    """What `==` does not compare."""
-    if isinstance(value, np.ndarray) or value.__class__ is Randomness:
-        return True
-    if isinstance(value, dict):
-        return any(map(_holds_arrays_or_randomness, value.values()))
-    return isinstance(value, list | tuple) and any(map(_holds_arrays_or_randomness, value))
-
-
-def _same(value: Any, table: Any) -> bool:
-    return value.__class__ is table.__class__ and bool(value == table)
+        tag = each[0] if type(each) is tuple and len(each) == 2 and type(each[0]) is str else ""
+        if tag == _OBJECT:
+            if name not in model.objects:
+                raise Misfit(f"attribute {name!r} is no object here")
+            inner = model.objects[name]
+            each = _Object(inner.cls, _loaded(each[1], inner), True)
+        elif tag == _AGAIN:
+            if type(each[1]) is not int or each[1] < 0:
+                raise Misfit(f"attribute {name!r} refers to nothing")
+            each = _Again(each[1])
+        state[name] = each
+    return state
