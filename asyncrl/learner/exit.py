@@ -7,7 +7,8 @@ Searches cost more than gradients, so that each is learned from for several roun
 Invariants: an update of either equals a plain one (test_an_update_imitates_the_search,
 test_ppo_aux_adds_the_distance_to_its_loss); rows without a search teach no policy
 (test_rows_without_a_search_teach_no_policy); an epoch is drawn from the last rounds, and older ones are forgotten
-(test_an_epoch_is_drawn_from_the_last_rounds).
+(test_an_epoch_is_drawn_from_the_last_rounds); a game of two stays one where a round has the turns of one player alone
+(test_a_round_of_one_players_turns_is_of_a_game).
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Exit(ActorCriticLearner[PPOConfig]):
         check_actions(model, config)
         super().__init__(model, config, device)
         self._rng = np.random.default_rng(config.seed)
+        self._games = False  # the second player has moved: in short unrolls both need not, and the game is still one
         self._window: deque[Rows] = deque(maxlen=config.search_window)  # of the last rounds, oldest first
 
     def update(self, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
@@ -85,7 +87,8 @@ class Exit(ActorCriticLearner[PPOConfig]):
         if not batch.valid.any():
             return metrics
         found = found_of(unrolls, batch.first.device)
-        returns = search_returns(self.model, batch, self._reward(batch), found.side, config)
+        self._games = self._games or bool((found.side < 0).any())
+        returns = search_returns(self.model, batch, self._reward(batch), found.side, config, games=self._games)
         self._window.append(_rows_of(batch, found, returns))
         told: list[Tensor] = []
         for _ in range(config.update_epochs):
@@ -130,12 +133,13 @@ class Exit(ActorCriticLearner[PPOConfig]):
         tensors, rest = super().state()
         for i, rows in enumerate(self._window):
             tensors |= {f"window/{i}/{name}": tensor for name, tensor in rows.named().items()}
-        return tensors, rest | {"shuffle": self._rng.bit_generator.state, "window": len(self._window)}
+        own = {"shuffle": self._rng.bit_generator.state, "window": len(self._window), "games": self._games}
+        return tensors, rest | own
 
     def load(self, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         """What `state` gave. Raises ValueError or RuntimeError if it is another model's."""
         super().load(tensors, rest)
-        self._rng.bit_generator.state = rest["shuffle"]
+        self._rng.bit_generator.state, self._games = rest["shuffle"], rest["games"]
         for i in range(rest["window"]):
             self._window.append(Rows.of(under(f"window/{i}/", tensors), self.model.device))
 

@@ -61,13 +61,14 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     return (values * weight).sum() / weight.sum().clamp(min=1.0)
 
 
-def search_returns(model: ActorCritic, batch: Batch, reward: Array, side: Array, config: PPOConfig) -> Array:
-    """f4 [T, N]: λ-returns over the values that searches found, for the player to move.
+def search_returns(
+    model: ActorCritic, batch: Batch, reward: Array, side: Array, config: PPOConfig, *, games: bool
+) -> Array:
+    """f4 [T, N]: λ-returns over the values that searches found, for the player to move; `games`: there are two.
 
     `reward` f [T, N] is that of the player who moved. Where an unroll breaks off, the model of now values what came
     after it, which in a game of two is the other player's turn.
     """
-    games = bool((side < 0).any())
     segment = segment_of(model, batch, side * reward, side * batch.value)
     after = -side if games else side
     segment.next_value[-1] *= after[-1]

@@ -57,7 +57,7 @@ def test_an_update_imitates_the_search() -> None:
     plain = copy.deepcopy(learner.model)
     unroll = searched(acted(learner.model))
     batch = Stage(torch.device("cpu")).load([unroll])
-    returns = torch.from_numpy(search_returns(plain, batch, batch.reward, unroll.kept[2], EXIT)).flatten()
+    returns = torch.from_numpy(search_returns(plain, batch, batch.reward, unroll.kept[2], EXIT, games=False)).flatten()
     metrics = learner.update([unroll], 0.0)
     optimiser = torch.optim.Adam(plain.parameters(), lr=1e-3, eps=1e-5)
     for _ in range(2):
@@ -110,6 +110,24 @@ def test_an_epoch_is_drawn_from_the_last_rounds() -> None:
     assert len(drawn) == 128
     assert drawn <= rounds[1] | rounds[2]
     assert 40 < len(drawn & rounds[1]) < 88
+
+
+def test_a_round_of_one_players_turns_is_of_a_game() -> None:
+    """Once the second player has moved, what follows the last row of such a round is worth the opposite; to a learner
+    that was loaded, too. Before that the learner cannot know, and takes one player for all there is."""
+    config = dataclasses.replace(EXIT, num_steps=1, gae_lambda=1.0, update_epochs=1, learning_rate=0.0)
+    model = model_for(config)
+    first = searched(acted(model, num_steps=1))
+    second = changed(first, kept=[*first.kept[:2], -first.kept[2]])
+    learner, loaded = Exit(model, config), Exit(model_for(config), config)
+    followed = model.step([torch.from_numpy(first.last_obs[0])], torch.zeros(4).bool(), []).value.detach()
+    for unroll, sign in ((first, 1.0), (second, -1.0), (first, -1.0)):
+        learner.update([unroll], 0.0)
+        expected = torch.from_numpy(unroll.reward[0]).float() + sign * 0.99 * followed
+        torch.testing.assert_close(learner._window[-1].target, expected)
+    loaded.load(*learner.state())
+    loaded.update([first], 0.0)
+    torch.testing.assert_close(loaded._window[-1].target, expected)
 
 
 def gradient_of(learner: PPO, unroll: Unroll) -> Tensor:

@@ -70,7 +70,7 @@ def test_returns_are_those_of_who_moves(games: bool, gae_lambda: float) -> None:
     after = np.zeros(unroll.valid.shape, np.float32)
     after[-1] = values.detach().numpy()
     after[unroll.end_rows[:, 0], unroll.end_rows[:, 1]] = ends.detach().numpy()
-    returns = search_returns(model, batch, batch.reward, found.side, config)
+    returns = search_returns(model, batch, batch.reward, found.side, config, games=games)
     np.testing.assert_allclose(returns, plain_returns(unroll, after, config), rtol=1e-4, atol=1e-5)
 
 
