@@ -1,21 +1,31 @@
 """From a preset, a file and single values to a configuration: the later wins, and every mistake is named.
 
 Invariants: a value on the command line beats the file, which beats the preset, which beats the default
-(test_later_sources_win); an unknown key names the nearest one (test_unknown_keys_name_the_nearest); what was resolved
-reads back as the same configuration (test_a_saved_configuration_reads_back).
+(test_later_sources_win); an unknown key names the nearest one (test_unknown_keys_name_the_nearest), and a value of the
+wrong type its setting (test_a_value_of_the_wrong_type_names_its_setting); what was resolved reads back as the same
+configuration (test_a_saved_configuration_reads_back).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from asyncrl.config import ALGORITHMS, RunConfig
 from asyncrl.errors import ConfigError
+
+_WANTED: Final[Mapping[type, str]] = {
+    float: "a number is wanted",
+    int: "a whole number is wanted",
+    bool: "true or false",
+    str: "a text is wanted; quotes make it one",
+}
 
 
 def config_type(algorithm: str) -> type[RunConfig]:
@@ -106,23 +116,42 @@ def _values(text: str, what: str) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
-    """YAML has its own ideas of numbers: 1e-3 is a text there, and 1 is no float."""
-    allowed = getattr(hint, "__args__", None) if not isinstance(hint, type) else None
-    if hint is float or (allowed and float in allowed):
-        if isinstance(value, int | float | str) and not isinstance(value, bool):
-            try:
-                return float(value)
-            except ValueError:
-                pass
-        elif value is None and hint is not float:
-            return None
-        raise ConfigError(f"{name} is {value!r}: a number is wanted")
-    if hint is int and (not isinstance(value, int) or isinstance(value, bool)):
-        raise ConfigError(f"{name} is {value!r}: a whole number is wanted")
-    if hint is bool and not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}: true or false")
-    if isinstance(value, list):
+    """YAML has its own ideas of types: 1e-3 is a text there, 1 is no float, and `no` is no text."""
+    kinds = get_args(hint)
+    if get_origin(hint) is Literal:
+        if value not in kinds:
+            raise _mistake(name, value, f"one of {', '.join(kinds)}")
+        return value
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple) or not all(_is_whole(each) for each in value):
+            raise _mistake(name, value, "a list of whole numbers is wanted, such as [64, 64]")
         return tuple(value)
-    if allowed and all(isinstance(each, str) for each in allowed) and value not in allowed:
-        raise ConfigError(f"{name} is {value!r}: one of {', '.join(allowed)}")
-    return value
+    if kinds:  # the type, or None
+        return None if value is None else _typed(name, value, kinds[0])
+    if name == "env_kwargs" and isinstance(value, Mapping):
+        return _as_json(name, value)
+    return _plain(name, value, hint)
+
+
+def _plain(name: str, value: Any, kind: type) -> Any:
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    elif _is_whole(value) if kind is int else isinstance(value, kind):
+        return value
+    raise _mistake(name, value, _WANTED[kind])
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _as_json(name: str, value: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(value)
+    except TypeError as error:
+        raise _mistake(name, value, str(error)) from None
+
+
+def _mistake(name: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"{name} is {value!r}: {wanted}")

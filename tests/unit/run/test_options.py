@@ -54,6 +54,36 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path) -> None:
         options.resolve("ppo", config=tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("hidden_sizes: 64", r"hidden_sizes is 64: a list of whole numbers is wanted, such as \[64, 64\]"),
+        ("hidden_sizes: [64, big]", "hidden_sizes is .*'big'.*: a list of whole numbers"),
+        ("run_name: 2024", "run_name is 2024: a text is wanted; quotes make it one"),
+        ("mode: 1", "mode is 1: a text is wanted"),
+        ("resume: no", "resume is False: a text is wanted"),
+        ("env_kwargs: [1]", r"env_kwargs is \[1\]: a text is wanted"),
+        ("env_kwargs: {since: 2024-01-01}", "env_kwargs is .*not JSON serializable"),
+        ("lanes: many", "lanes is 'many': a whole number is wanted"),
+        ("target_kl: []", r"target_kl is \[\]: a number is wanted"),
+        ("host: [auto]", r"host is \['auto'\]: one of auto, native, slots"),
+    ],
+)
+def test_a_value_of_the_wrong_type_names_its_setting(tmp_path: Path, text: str, error: str) -> None:
+    """Whatever YAML makes of it."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=error):
+        options.resolve("ppo", config=file)
+
+
+def test_keyword_arguments_may_be_a_mapping(tmp_path: Path) -> None:
+    """In a file they need not be JSON in quotes."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("env_kwargs:\n  noop_max: 0\n  mode: {deep: [1.5, null]}\n")
+    assert options.resolve("ppo", config=file).kwargs == {"noop_max": 0, "mode": {"deep": [1.5, None]}}
+
+
 def test_a_saved_configuration_reads_back(tmp_path: Path) -> None:
     """Every field survives YAML, tuples and None among them."""
     config = options.resolve("ppo", preset_name="zoo-pendulum", target_kl=0.02, hidden_sizes=[8, 4], lanes=None)
