@@ -24,9 +24,9 @@ class Plot:
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")]
     """Directories of runs, or directories full of them."""
 
-    out: Annotated[Path | None, tyro.conf.arg(metavar="PNG", help_behavior_hint="(default: plot.png beside them)")] = (
-        None
-    )
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="PNG", help_behavior_hint="(default: plot.png in the run, of several here)")
+    ] = None
     """Where the picture goes."""
 
 

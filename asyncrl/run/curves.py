@@ -60,12 +60,20 @@ def read_curves(run: RunDir) -> RunCurves:
         for name, value in row.items():
             if name not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
                 points.setdefault(name, []).append((float(row["step"]), float(value)))
-            elif isinstance(value, dict):
-                found.counts.setdefault(name, Counter()).update({int(key): count for key, count in value.items()})
+            elif isinstance(value, dict) and (counts := _counts(value)) is not None:
+                found.counts.setdefault(name, Counter()).update(counts)
     for name, pairs in points.items():
         array = np.array(sorted(pairs, key=lambda pair: pair[0]))
         found.curves[name] = Curve(array[:, 0], array[:, 1])
     return found
+
+
+def _counts(value: dict[str, Any]) -> dict[int, int] | None:
+    """None: it counts something else, or nothing."""
+    try:
+        return {int(key): int(count) for key, count in value.items()}
+    except (TypeError, ValueError):
+        return None
 
 
 def moving_mean(values: Floats, window: int) -> Floats:

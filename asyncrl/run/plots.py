@@ -3,6 +3,7 @@
 Needs matplotlib.
 
 * Without matplotlib the error names what to install (test_without_matplotlib_the_error_names_the_extra).
+* Evaluations alone are a picture, too (test_evaluations_alone_are_drawn).
 * Drawing needs no display, and leaves matplotlib's global state alone (test_drawing_leaves_no_state).
 """
 
@@ -22,7 +23,7 @@ from asyncrl.run.run_dir import RunDir
 
 # title -> names, of which those that are there are drawn
 PANELS: Final[dict[str, tuple[str, ...]]] = {
-    "return": (RETURN,),
+    "return": (RETURN, EVALUATION),
     "value loss": ("losses/value_loss", "losses/td_loss", "losses/qf_loss"),
     "policy loss": ("losses/policy_loss", "losses/actor_loss"),
     "entropy": ("losses/entropy", "charts/epsilon", "losses/alpha"),
@@ -38,12 +39,12 @@ def plot_runs(runs: Sequence[RunDir], path: Path) -> None:
     """Writes the picture. Blocks for a second or two. ConfigError: no matplotlib, or nothing to draw."""
     figure_module, agg = _matplotlib()
     found = [read_curves(run) for run in runs]
-    if not any(run.curves for run in found):
-        raise ConfigError(f"nothing is recorded yet in {', '.join(str(run.path) for run in runs)}")
     groups = settings(found)
     panels = [title for title, names in PANELS.items() if any(name in run.curves for run in found for name in names)]
     if any(LAG in run.counts for run in found):
         panels.append(BARS)
+    if not panels:
+        raise ConfigError(f"nothing is recorded yet in {', '.join(str(run.path) for run in runs)}")
     columns = min(COLUMNS, len(panels))
     num_rows = -(-len(panels) // columns)
     figure = figure_module.Figure(figsize=(5.2 * columns, 3.4 * num_rows + 0.6), dpi=110, layout="constrained")

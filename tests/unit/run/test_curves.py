@@ -36,6 +36,17 @@ def test_counts_are_those_of_the_whole_run(tmp_path: Path) -> None:
     assert "async/policy_lag" not in found.curves
 
 
+def test_what_counts_something_else_is_left_out(tmp_path: Path) -> None:
+    """Rows of other programs in the file: by name, or of no number; what is ours is read all the same."""
+    run = make_run(tmp_path / "x")
+    with run.metrics.open("a") as file:
+        for value in ('{"left": 3}', '{"1": null}', '{"1.5": 2}'):
+            file.write(f'{{"step": 100, "theirs": {value}, "charts/SPS": 7}}\n')
+    found = read_curves(run)
+    assert set(found.counts) == {"async/policy_lag"}
+    assert found.curves["charts/SPS"].values.tolist()[-3:] == [7, 7, 7]
+
+
 def test_seeds_are_compared_where_all_of_them_are() -> None:
     """Mean, minimum and maximum of straight lines, from the last beginning to the first end."""
     one = Curve(np.array([0.0, 100.0]), np.array([0.0, 100.0]))

@@ -42,6 +42,20 @@ def test_lags_are_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(drawn) == 1
 
 
+def test_evaluations_alone_are_drawn(tmp_path: Path) -> None:
+    """No episode ended and no round was recorded; where there is not even an evaluation, that is said."""
+    pytest.importorskip("matplotlib")
+    run = RunDir(tmp_path)
+    run.write_config({"env_id": "x", "algorithm": "ppo"})
+    run.metrics.write_text('{"step": 5, "eval/episodic_return": 1.5}\n{"step": 9, "eval/episodic_return": 2}\n')
+    plot_runs([run], run.plot)
+    assert run.plot.read_bytes().startswith(PNG)
+    run.plot.unlink()
+    run.metrics.write_text('{"step": 5, "time/wall_s": 1.5}\n')
+    with pytest.raises(ConfigError, match="nothing is recorded yet"):
+        plot_runs([run], run.plot)
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     """A run that has recorded nothing, and no picture of it."""
     pytest.importorskip("matplotlib")
