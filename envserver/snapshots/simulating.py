@@ -204,14 +204,15 @@ class Simulator:
     def _save(self, entry: SimulateEntry, env: AnyEnv, run: _Run, of: tuple[Sequence[Array], Snapshot]) -> None:
         obs, parent = of
         assert entry.keep_as is not None
-        try:
-            state, nbytes = self._codec.capture(env)
-            snapshot = snapshot_of(self._codec, state, nbytes, (run.position, list(obs)), parent.origin)
-            self._store.put(entry.keep_as, snapshot)
-        except QuotaExceeded as error:
-            raise EntryFailed("QUOTA", str(error)) from None
-        except CannotCapture as error:
-            raise EntryFailed("UNSUPPORTED", str(error)) from None
+        with _FaultsOf(self, "saving its state"):
+            try:
+                state, nbytes = self._codec.capture(env)
+                snapshot = snapshot_of(self._codec, state, nbytes, (run.position, list(obs)), parent.origin)
+                self._store.put(entry.keep_as, snapshot)
+            except QuotaExceeded as error:
+                raise EntryFailed("QUOTA", str(error)) from None
+            except CannotCapture as error:
+                raise EntryFailed("UNSUPPORTED", str(error)) from None
 
     # ------------------------------------------------------------------ rollouts
 

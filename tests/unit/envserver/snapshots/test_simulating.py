@@ -101,6 +101,18 @@ def test_entries_fail_one_by_one() -> None:
     assert lane.simulate(look(10, lane)).obs[0].tobytes() == found.obs[0][0].tobytes(), "an id keeps its first snapshot"
 
 
+def test_a_state_that_is_not_told_fails_its_entry() -> None:
+    """An exception out of a capture is a fault of that entry, which leaves no child; the others have theirs."""
+    lane = DeskLane(option("shy"))
+    lane.snapshot([1])
+    assert lane.desk._codec.name == "own state"
+    late = look(1, lane, *[1] * 25, keep_as=2)
+    found = lane.simulate(look(1, lane, 1, keep_as=3), late, look(3, lane, 1, keep_as=4))
+    assert [status.code for status in found.status] == ["OK", "ENV_FAULT", "OK"]
+    assert "not in the middle" in found.status[1].detail
+    assert [key in lane.desk.store for key in (2, 3, 4)] == [False, True, True]
+
+
 def test_a_scratch_environment_that_cannot_be_made_again_fails_its_entries() -> None:
     """Until it can: the lane lives on."""
     lane = DeskLane(option("breaking"), fragile=True)

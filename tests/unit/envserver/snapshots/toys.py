@@ -174,6 +174,25 @@ def own_state() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TimeLimit(OwnStateEnv(), 30)
 
 
+class ShyEnv(OwnStateEnv):
+    """Where no probe looks: between steps 20 and 40 it does not tell its state, and at step 30 one goes in by half."""
+
+    def get_state(self) -> Any:
+        if 20 < self.t < 40:
+            raise RuntimeError("not in the middle of it")
+        return super().get_state()
+
+    def set_state(self, state: Any) -> None:
+        there = self.t == 30
+        super().set_state(state)
+        if there:
+            raise RuntimeError("half way")
+
+
+def shy() -> gymnasium.Env[Any, Any]:
+    return ShyEnv()
+
+
 class ForgetfulEnv(OwnStateEnv):
     """It leaves the time out of its state, which its observations show."""
 
