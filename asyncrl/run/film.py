@@ -1,7 +1,8 @@
 """One episode as mp4, from the images that an env server renders.
 
-Invariants: every frame of the episode is in the film, the size of the images (test_a_film_has_every_frame); where
-nothing can be rendered there is no file (test_what_cannot_be_rendered_leaves_no_file).
+Invariants: every frame of the episode is in the film, the size of the images (test_a_film_has_every_frame), also
+after a soft end (test_a_film_goes_on_past_a_lost_life); where nothing can be rendered there is no file
+(test_what_cannot_be_rendered_leaves_no_file).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from asyncrl.client.fleet import Fleet
 from asyncrl.errors import ConfigError
 from asyncrl.policy import Policy
-from asyncrl.wire.flags import FIRST, TERMINATED, TRUNCATED
+from asyncrl.wire.flags import FIRST, SOFT, TERMINATED, TRUNCATED
 from asyncrl.wire.tensors import Array
 
 FPS: Final = 30
@@ -37,7 +38,8 @@ async def film(fleet: Fleet, policy: Policy, seed: int, path: Path) -> int:
             if arrival.rows is None:
                 raise ConfigError(f"the lane was lost while it was filmed: {arrival.lost}")
             rows = arrival.rows
-            if number and rows.flags[0] & (TERMINATED | TRUNCATED):
+            flags = int(rows.flags[0])
+            if number and flags & (TERMINATED | TRUNCATED) and not flags & SOFT:
                 break
             reel.add((await lane.render([0]))[0])
             acted = policy.act(rows.obs, rows.mask, (rows.flags & FIRST) != 0, carry, np.array([number], np.uint64))

@@ -58,6 +58,15 @@ async def test_a_film_has_every_frame(tmp_path: Path) -> None:
     assert all(abs(seen - 20 * step) <= 4 for step, seen in enumerate(brightness))
 
 
+async def test_a_film_goes_on_past_a_lost_life(tmp_path: Path) -> None:
+    """Breakout that only serves loses its five lives one after the other: soft ends make the film no shorter."""
+    serve = Repeat(1, 10**6, 1)
+    counts = [
+        await filmed(tmp_path / "x.mp4", serve, "ALE/Breakout-v5", kwargs={"soft_ends": soft}) for soft in (False, True)
+    ]
+    assert counts[0] == counts[1] > 100
+
+
 async def test_pong_is_filmed(tmp_path: Path) -> None:
     """Frames of the game itself, in colour and full size, not those that the policy sees; the ball moves."""
     path = tmp_path / "pong.mp4"
