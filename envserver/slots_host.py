@@ -74,7 +74,7 @@ class SlotsHost:
         self._rows = RowBuffers(self.spec, template.observation_space, count)
         self._stats = EpisodeCounter(count, clock)
         self.live: LiveSlots | None = LiveSlots(
-            self._slots, self._rows, self._stats, lambda: make_alike(recipe, self._spaces)
+            self._slots, self._rows, self._stats, lambda: make_alike(recipe, self._spaces), self._fault
         )
         if count == 0:
             template.close()

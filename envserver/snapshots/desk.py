@@ -1,6 +1,7 @@
 """Requests about snapshots, as a lane process executes them.
 
-Invariants: RESTORE compares before it sets (test_restore_compares_before_it_sets); what came from an environment that
+Invariants: RESTORE compares before it sets (test_restore_compares_before_it_sets), and no slot goes on from half a
+state (test_a_restore_that_fails_half_way_costs_the_slot); what came from an environment that
 broke is gone (test_snapshots_of_a_broken_environment_are_gone); export and import keep what a client sees of a state
 (test_an_imported_state_shows_what_was_exported).
 """
@@ -107,7 +108,10 @@ class SnapshotDesk:
         return pb.Released(released=count, store_bytes=self.store.held_bytes).SerializeToString()
 
     def restore(self, body: bytes) -> StepRows:
-        """The rows to answer with. ServerRefused: STALE, SNAPSHOT_GONE, UNSUPPORTED, ENV_FAULT."""
+        """The rows to answer with; a slot whose environment fails on the way is cut and created anew, as they say.
+
+        ServerRefused, and the slot is where it was: STALE, SNAPSHOT_GONE, UNSUPPORTED, ENV_FAULT.
+        """
         request = parse_body(pb.Restore, body)
         row = request.row
         if row >= len(self._incarnations):
@@ -127,7 +131,7 @@ class SnapshotDesk:
             env = self._codec.restore(env, snapshot.state, None)
             obs = snapshot.position.obs or self._read_obs(self._codec.observe(env))
         except Exception as error:
-            raise ServerRefused("ENV_FAULT", faults.describe(error, "restoring a snapshot")) from error
+            return self._live.lose(row, error, "restoring a snapshot")  # nobody knows where it stands now
         return self._live.replace(row, env, snapshot.position, obs)
 
     # ------------------------------------------------------------------ simulate

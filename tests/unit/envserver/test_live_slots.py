@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.flags import FIRST, NO_TRANSITION, RowTracker
+from asyncrl.wire.flags import CUT, FIRST, NO_TRANSITION, RowTracker
 from asyncrl.wire.requests import ResetRequest
 from envserver.snapshots.store import Position
 from tests.unit.envserver.driving import build
@@ -35,6 +35,23 @@ def test_a_restored_row_begins_an_episode_and_the_others_stand_still() -> None:
     assert live.position(1)[0].game_return == 8.0
     assert live.position(0)[0].game_length == 1
     assert rows.flags.tolist() == [0, 0, 0]
+
+
+def test_a_lost_row_is_cut_and_created_anew() -> None:
+    """The rows of other slots carry nothing; an episode that is not running has nothing to cut."""
+    host = build("CartPole-v1", 2, host=pb.SLOTS)
+    live = host.live
+    assert live is not None
+    unborn = live.lose(1, RuntimeError("half way"), "restoring it")
+    assert unborn.flags.tolist() == [NO_TRANSITION, FIRST | NO_TRANSITION]
+    first = host.reset(ResetRequest(None, [1, 2], None)).obs[0].copy()
+    before = live.env(0)
+    rows = live.lose(0, RuntimeError("half way"), "restoring it")
+    assert rows.flags.tolist() == [CUT | FIRST | NO_TRANSITION, NO_TRANSITION]
+    assert [(each.row, each.incarnation) for each in rows.rebuilt] == [(0, 1)]
+    assert live.env(0) is not before
+    assert np.array_equal(rows.obs[0][1], first[1])
+    assert host.step([np.array([0, 0])]).flags.tolist() == [0, 0]
 
 
 def test_only_running_rows_are_running() -> None:

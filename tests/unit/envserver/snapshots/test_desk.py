@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.errors import RemoteProtocolError, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.flags import FIRST, NO_TRANSITION
+from asyncrl.wire.flags import CUT, FIRST, NO_TRANSITION
 from envserver.snapshots.rules import SnapshotRules
 from tests.unit.envserver.snapshots.toys import KEY, DeskLane, look, option
 
@@ -110,6 +110,25 @@ def test_restore_compares_before_it_sets() -> None:
         lane.restore(2, 1, t=1)
     assert refused.value.code == "BAD_REQUEST"
     assert lane.step(1, 1).obs[0].tobytes() == twin.step(1, 1).obs[0].tobytes()
+
+
+def test_a_restore_that_fails_half_way_costs_the_slot() -> None:
+    """Its episode is cut and it is created anew, with the reason, like after a fault of a step; the other stands
+    still, and the snapshots of the broken environment are gone."""
+    lane = DeskLane(option("shy"))
+    lane.snapshot([1, 2])
+    for _ in range(30):
+        rows = lane.step(1, 1)
+    seen = rows.obs[0][1].tobytes()
+    rows = lane.restore(0, 1, t=30)
+    assert rows.flags.tolist() == [CUT | FIRST | NO_TRANSITION, NO_TRANSITION]
+    assert [(each.row, each.incarnation, each.code) for each in rows.rebuilt] == [(0, 1, "ENV_FAULT")]
+    assert "half way" in rows.rebuilt[0].text
+    assert rows.obs[0][0][1] == 0.0
+    assert rows.obs[0][1].tobytes() == seen
+    assert [key in lane.desk.store for key in (1, 2)] == [False, True]
+    assert lane.step(1, 1).obs[0][:, 1].tolist() == [1.0, 31.0]
+    lane.restore(0, 2, incarnation=1, t=1)
 
 
 def test_snapshots_of_a_broken_environment_are_gone() -> None:
