@@ -53,7 +53,9 @@ class SnapshotDesk:
         self.store = SnapshotStore(rules.max_bytes, rules.max_count)
         self._incarnations = list(incarnations)
         self._tracker = RowTracker(len(incarnations))
-        self._signer = Signer(rules.key, spec.hash(), self._codec.name) if rules.key else None
+        # A model's states fit the environment's spaces, and its codec may have the same name.
+        name = f"{rules.mode}/{self._codec.name}" if rules.model else self._codec.name
+        self._signer = Signer(rules.key, spec.hash(), name) if rules.key else None
         self._simulator = Simulator(self._codec, capability.scratch, capability.make_scratch, spec, self.store)
         # The state of a root comes with every entry that begins there.
         self._opened = lru_cache(OPENED_STATES)(self._open)

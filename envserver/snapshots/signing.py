@@ -3,7 +3,7 @@
     8 bytes  magic "ASRLSNAP"
     4 bytes  version of this layout, u32
     32 bytes spec hash: alias, kwargs, versions, spaces
-    1 + n    name of the codec
+    1 + n    name of the codec, after that of the model if there is one: "model:ALIAS/codec"
     n bytes  the plain value (`plain.dump`)
     32 bytes HMAC-SHA256
 

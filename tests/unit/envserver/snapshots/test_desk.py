@@ -247,6 +247,24 @@ def test_foreign_states_are_refused() -> None:
         assert 2 not in other.desk.store
 
 
+def test_states_of_a_model_are_refused_without_it() -> None:
+    """By a server on which the environment itself looks ahead, and by one with another model; and the other way round.
+    Spaces, alias and codec are the same."""
+    options = option("walker"), option("light", "walker"), option("other", "walker")
+    environment, light, twin, other = (
+        DeskLane(*options, rules=SnapshotRules(mode, key=KEY))
+        for mode in ("auto", "model:light", "model:light", "model:other")
+    )
+    states = {}
+    for lane in (environment, light):
+        lane.snapshot([1])
+        (states[lane],) = lane.export(1).states
+    assert twin.import_([2], [states[light]]).status[0].code == pb.ENTRY_OK
+    for lane, sent in ((environment, light), (other, light), (light, environment)):
+        assert lane.import_([2], [states[sent]]).status[0].code == pb.ENTRY_BAD_STATE
+        assert lane.simulate(look(states[sent], lane, 1)).status[0].code == "BAD_STATE"
+
+
 def test_a_signed_observation_of_another_shape_is_refused() -> None:
     """Whoever holds the key may be mistaken: what clients would be sent has to fit the spec."""
     lane = DeskLane(option("turns"))

@@ -62,6 +62,20 @@ def walk() -> gymnasium.Env[Any, Any]:
     return WalkEnv()
 
 
+class WalkerEnv(WalkEnv):
+    """A walk that is a model of itself."""
+
+    def get_key_state(self) -> Any:
+        return self.where, self.t
+
+    def set_key_state(self, state: Any) -> None:
+        self.where, self.t = state
+
+
+def walker() -> gymnasium.Env[Any, Any]:
+    return WalkerEnv()
+
+
 class CoinEnv(gymnasium.Env[Any, Any]):
     """One step: action 1 pays +1 or -1 by a fair coin, action 0 pays 0.1."""
 
