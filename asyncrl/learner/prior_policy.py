@@ -1,8 +1,9 @@
 """What a search wants of a run's network: logits and values, with actions drawn from them where those are played.
 
 Invariants: what is told are the logits that the action was drawn from (test_the_logits_are_those_of_the_action);
-samples follow from the keys of their rows and are those of the policy (test_samples_are_those_of_the_policy); a network
-whose actions cannot be listed, or that remembers, is refused by name (test_networks_that_cannot_judge_are_refused).
+samples follow from the keys of their rows and are those of the policy (test_samples_are_those_of_the_policy), out of
+what its masks allow (test_samples_are_allowed); a network whose actions cannot be listed, or that remembers, is refused
+by name (test_networks_that_cannot_judge_are_refused).
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ class ProposingPolicy(ModelPolicy):
         self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array
     ) -> Acted:
         head, count, rows = self._model.head, self._num_sampled, len(first)
-        (started,) = self._staging.upload("rows", [first])
+        started, *allowed = self._staging.upload("rows", [first] if mask is None else [first, mask])
         out = self._model.step(self._staging.upload("obs", obs), started, [])
         noise = uniform(self._seed, keys, count * head.num_noise).reshape(rows * count, head.num_noise)
         (drawn_by,) = self._staging.upload("noise", [noise])
-        action = head.sample(out.params.repeat_interleave(count, 0), None, drawn_by)
+        masks = allowed[0].repeat_interleave(count, 0) if allowed else None
+        action = head.sample(out.params.repeat_interleave(count, 0), masks, drawn_by)
         value, *leaves = self._staging.download([out.value, *action])
         stored = head.stored(leaves)
         sent = head.env_action(stored) or stored

@@ -221,7 +221,7 @@ class SearchActor:
         if self._wish.propose is None:
             return None
         assert joined.keys is not None
-        found = await self._wish.propose(joined.obs, joined.keys, 1)
+        found = await self._wish.propose(joined.obs, joined.mask, joined.keys, 1)
         return Acted([], np.zeros(len(found.value), np.float32), found.value, 0, kept=found.actions)
 
     def _chosen(self, requests: Sequence[ActRequest], joined: ActRequest) -> Array:

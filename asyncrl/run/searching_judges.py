@@ -38,9 +38,9 @@ class PolicyProposer:
         self._batcher, self._lane = batcher, lane
         self.version = 0
 
-    async def __call__(self, obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:
+    async def __call__(self, obs: Sequence[Array], mask: Array | None, keys: Array, num_sampled: int) -> Proposal:
         """See `Propose`. Cancelled, it drops the rows."""
-        request = ActRequest(self._lane, obs, np.zeros(len(obs[0]), np.bool_), keys=keys)
+        request = ActRequest(self._lane, obs, np.zeros(len(obs[0]), np.bool_), mask, keys=keys)
         acted = await self._batcher.submit(request)
         self.version = acted.version
         return Proposal(acted.kept, np.zeros((len(keys), num_sampled)), acted.value)

@@ -32,7 +32,7 @@ class Root:
 
     state: Hashable  # a name that the simulator knows; the caller's to release
     obs: Sequence[Array] = ()  # per leaf [*shape]
-    mask: Array | None = None  # b1 [A] of allowed actions; None: all
+    mask: Array | None = None  # b1 [A] of allowed actions, or [M] as `Propose` has them; None: all
     to_play: int | None = None
     tree: Tree | None = None  # from `advance`: the search goes on with it
 

@@ -1,7 +1,8 @@
 """What leaves are worth and which actions they have: from a network, from proposals, or without either.
 
-Invariant: the end of an episode is never evaluated, and an end by truncation only for its value
-(test_ends_of_episodes_are_never_evaluated).
+Invariants: the end of an episode is never evaluated, and an end by truncation only for its value
+(test_ends_of_episodes_are_never_evaluated); who proposes actions is told what is allowed
+(test_proposals_know_the_masks_of_their_states).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Leaf(NamedTuple):
     """A state to be judged."""
 
     obs: Sequence[Array]  # per leaf [*shape]
-    mask: Array | None  # b1 [A]
+    mask: Array | None  # b1 [A]; where actions are sampled [M], see `Propose`
     to_play: int | None
     key: int  # unlike that of any other state
 
@@ -80,7 +81,7 @@ class Judge:
     async def _propose(self, leaves: Sequence[Leaf]) -> Judged:
         num, width = len(leaves), self._config.num_sampled
         keys = np.array([leaf.key for leaf in leaves], np.uint64)
-        found = await cast(Propose, self._evaluate)(_stacked(leaves), keys, width)
+        found = await cast(Propose, self._evaluate)(_stacked(leaves), _choices(leaves), keys, width)
         logits, value = np.array(found.logits, np.float64), np.array(found.value, np.float64)
         actions = [np.asarray(leaf) for leaf in found.actions]
         if logits.shape != (num, width) or value.shape != (num,) or any(a.shape[:2] != (num, width) for a in actions):
@@ -99,6 +100,15 @@ class Judge:
             if leaf.mask is not None:
                 mask[row] = leaf.mask
         return mask
+
+
+def _choices(leaves: Sequence[Leaf]) -> Array | None:
+    """b1 [N, M]; all, where a leaf has no mask beside others that have one."""
+    given = [leaf.mask for leaf in leaves if leaf.mask is not None]
+    if not given:
+        return None
+    everything = np.ones(len(given[0]), np.bool_)
+    return np.stack([everything if leaf.mask is None else leaf.mask for leaf in leaves])
 
 
 def _stacked(leaves: Sequence[Leaf]) -> list[Array]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, SupportsFloat
 
 import gymnasium
@@ -34,10 +34,9 @@ from asyncrl.search.local_luck import reseed
 from asyncrl.search.planner import search
 from asyncrl.search.playing import SearchResult
 from asyncrl.search.simulator import Evaluate, Expansion, Outcome, Proposal, Propose, Rollout
+from asyncrl.search.uniform_actions import AnySpace, draws_of
 
 AnyEnv = gymnasium.Env[Any, Any]
-AnySpace = spaces.Space[Any]
-Draw = Callable[[Array | None], Any]
 
 ACTION_MASK, TO_PLAY = "action_mask", "to_play"  # in infos
 _SHARED: Final = ("observation_space", "action_space", "spec", "metadata", "_saved_kwargs", "_cached_spec")
@@ -93,7 +92,7 @@ class LocalSimulator:
         tables = _TABLES if type(env.unwrapped).__module__.startswith("gymnasium.envs.toy_text") else ()
         self._shared = (*_SHARED, *tables, *shared)
         self._space = env.action_space
-        self._draws = _draws_of(self._space)
+        self._draws = draws_of(self._space)
         self._states: dict[Any, _State] = {}
         self._num_roots = 0
 
@@ -109,6 +108,8 @@ class LocalSimulator:
         self._num_roots += 1
         self._states[-self._num_roots] = state  # the search's own names are above 0
         mask = state.mask
+        if mask is not None and not isinstance(self._space, spaces.Discrete | spaces.MultiDiscrete):
+            raise ConfigError(f"action masks are for Discrete and MultiDiscrete spaces: {self._space} has none")
         if mask is None and isinstance(self._space, spaces.Discrete):
             mask = np.ones(int(self._space.n), np.bool_)
         leaves = [] if obs is None else leaves_of(obs)
@@ -212,14 +213,14 @@ class UniformProposals:
     def __init__(self, space: AnySpace) -> None:
         if isinstance(space, spaces.Discrete):
             raise ConfigError("actions of a Discrete space are listed, not sampled: leave num_sampled at 0")
-        self._draws = _draws_of(space)
+        self._draws = draws_of(space)
 
-    async def __call__(self, obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:
+    async def __call__(self, obs: Sequence[Array], mask: Array | None, keys: Array, num_sampled: int) -> Proposal:
         """See `Propose`."""
         rows: list[list[list[Array]]] = []
-        for key in keys.tolist():
-            draw = self._draws(key)
-            rows.append([leaves_of(draw(None)) for _ in range(num_sampled)])
+        for row, key in enumerate(keys.tolist()):
+            draw, allowed = self._draws(key), None if mask is None else mask[row]
+            rows.append([leaves_of(draw(allowed)) for _ in range(num_sampled)])
         actions = [np.array([[value[i] for value in row] for row in rows]) for i in range(len(rows[0][0]))]
         return Proposal(actions, np.zeros((len(keys), num_sampled)), np.zeros(len(keys)))
 
@@ -250,34 +251,10 @@ def _value(space: AnySpace, leaves: list[Array]) -> Any:
     return int(leaf) if isinstance(space, spaces.Discrete) else np.asarray(leaf)
 
 
-def _draws_of(space: AnySpace) -> Callable[[int], Draw]:
-    """From a seed to a source of uniform actions: what `draw(mask)` gives is what `env.step` takes."""
-    if isinstance(space, spaces.Discrete):
-        start, num = int(space.start), int(space.n)
-
-        def enumerated(seed: int) -> Draw:
-            rng = np.random.default_rng(seed)
-
-            def draw(mask: Array | None) -> int:
-                if mask is None:
-                    return start + int(rng.integers(num))
-                legal = np.flatnonzero(mask)
-                return start + int(legal[rng.integers(len(legal))])
-
-            return draw
-
-        return enumerated
-    own = copy.deepcopy(space)
-
-    def sampled(seed: int) -> Draw:
-        own.seed(seed % (1 << 32))
-        return lambda _mask: own.sample()
-
-    return sampled
-
-
 def _mask_of(info: Mapping[str, Any]) -> Array | None:
     mask = info.get(ACTION_MASK)
+    if isinstance(mask, tuple):  # as MultiDiscrete spaces take it, place by place
+        return np.concatenate([np.asarray(place, np.bool_).reshape(-1) for place in mask])
     return None if mask is None else np.array(mask, np.bool_)
 
 

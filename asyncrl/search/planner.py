@@ -175,7 +175,8 @@ class Planner:
             expansions = self._expander.of_wave(self.forest, wave)
             self._held.update(expansion.keep_as for expansion in expansions if expansion.keep_as is not None)
             outcomes = await self._simulator.simulate(expansions)
-            arrivals = arrivals_of(expansions, outcomes, self.forest.num_actions)
+            listed = 0 if self._config.num_sampled else self.forest.num_actions
+            arrivals = arrivals_of(expansions, outcomes, listed)
             which, leaves = self._to_judge(wave, arrivals)
             judged = await self._judge.judge(leaves) if leaves else None
             self._settler.settle(wave, arrivals, judged, which)

@@ -42,7 +42,7 @@ class Arrivals(NamedTuple):
 
 
 def arrivals_of(expansions: Sequence[Expansion], outcomes: Sequence[Outcome], num_actions: int) -> Arrivals:
-    """Outcomes that make no sense count as failed ones."""
+    """Outcomes that make no sense count as failed ones. `num_actions`: of which masks are; 0: they are of no list."""
     checked = [_checked(e, o, num_actions) for e, o in zip(expansions, outcomes, strict=True)]
     return Arrivals(
         checked,
@@ -70,7 +70,7 @@ def _checked(expansion: Expansion, outcome: Outcome, num_actions: int) -> Outcom
         wrong = "bad_number_of_steps"
     elif not (all(map(math.isfinite, outcome.rewards)) and math.isfinite(outcome.rollout_return)):
         wrong = "reward_not_finite"
-    elif outcome.mask is not None and not ended:
+    elif outcome.mask is not None and not ended and num_actions:
         if np.shape(outcome.mask) != (num_actions,):
             wrong = "bad_mask"
         elif not np.any(outcome.mask):

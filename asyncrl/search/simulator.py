@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     rewards: Sequence[float] = ()  # one per step that was executed; fewer than actions where the episode ended
     terminated: bool = False
     truncated: bool = False
-    mask: Array | None = None  # b1 [A] of allowed actions; None: all
+    mask: Array | None = None  # b1 [A] of allowed actions, or [M] as `Propose` has them; None: all
     to_play: int | None = None  # None: a single player
     kept: bool = False  # whether `keep_as` names the state now; never where the episode ended
     rollout_return: float = 0.0
@@ -95,6 +95,9 @@ class Proposal(NamedTuple):
 class Propose(Protocol):
     """Stands in for `Evaluate` where actions cannot be enumerated."""
 
-    async def __call__(self, obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:
-        """`keys` u8 [N]: a number for each state; noise that follows from it makes the search reproducible."""
+    async def __call__(self, obs: Sequence[Array], mask: Array | None, keys: Array, num_sampled: int) -> Proposal:
+        """`obs`: per leaf [N, *shape]. `mask`: b1 [N, M] of allowed choices, those of one place of the action after the
+        other, None for all; nobody but the proposer keeps to it. `keys` u8 [N]: a number for each state; noise that
+        follows from it makes the search reproducible.
+        """
         ...

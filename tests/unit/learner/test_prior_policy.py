@@ -6,13 +6,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import MultiDiscrete
 
 from asyncrl.config import DQNConfig, PPOConfig, RunConfig
 from asyncrl.errors import ConfigError
 from asyncrl.learner.algorithms import open_learner
+from asyncrl.learner.model import build_model
+from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO
 from asyncrl.learner.prior_policy import prior_policy, proposing_policy
 from tests.rig.sync_driver import spec_of
+from tests.unit.learner.spaces_served import VECTOR, served
 from tests.unit.learner.unrolls import cartpole, model_for
 
 CONFIG = PPOConfig(num_envs=4, num_steps=32)
@@ -53,6 +57,19 @@ def test_samples_are_those_of_the_policy() -> None:
     wide = PPOConfig(log_std_init=3.0)
     sent = proposing_policy(PPO(model_for(wide, gym.make("Pendulum-v1")), wide), 50, threads=1)
     assert np.abs(sent.act([obs], None, np.zeros(2, np.bool_), (), keys).kept[0]).max() == 2.0
+
+
+def test_samples_are_allowed() -> None:
+    """Each row's by its own mask, and all that it allows; without masks everything is drawn."""
+    learner = PPO(build_model(served(VECTOR, MultiDiscrete([3, 2]), masked=True), ModelConfig(), 1), CONFIG)
+    policy = proposing_policy(learner, 200, threads=1)
+    obs, first = np.ones((2, 4), np.float32), np.zeros(2, np.bool_)
+    mask = np.array([[1, 0, 0, 1, 1], [0, 1, 1, 0, 1]], np.bool_)
+    keys = np.array([7, 8], np.uint64)
+    (samples,) = policy.act([obs], mask, first, (), keys).kept
+    assert [set(map(tuple, row.tolist())) for row in samples] == [{(0, 0), (0, 1)}, {(1, 1), (2, 1)}]
+    (free,) = policy.act([obs], None, first, (), keys).kept
+    assert len(set(map(tuple, free[0].tolist()))) == 6
 
 
 @pytest.mark.parametrize(

@@ -76,21 +76,25 @@ async def test_a_run_judges_as_it_plays(ran: Ran) -> None:
     assert await play_run(folder, PlayWish(episodes=3, num_envs=3, plan=JUDGED)) == played[0]
 
 
+@pytest.mark.parametrize(("env_id", "length"), [("Pendulum-v1", 200), ("locks=tests.unit.search.locks:make", 10)])
 @pytest.mark.parametrize("judged", [False, True], ids=["by chance", "by the policy"])
-async def test_actions_that_cannot_be_listed_are_sampled(tmp_path: Path, judged: bool) -> None:
-    """Pendulum, with samples of any action or of a policy's: the episode is played, and nothing fails."""
+async def test_actions_that_cannot_be_listed_are_sampled(
+    tmp_path: Path, judged: bool, env_id: str, length: int
+) -> None:
+    """Samples of any action or of a policy's, out of what is allowed: the episodes are played, and nothing fails."""
     leaf: Literal["evaluate", "rollout"] = "evaluate" if judged else "rollout"
     plan = SearchConfig(num_simulations=6, num_sampled=4, waves=4, rng="frozen", leaf=leaf, rollout_steps=5)
-    config, checkpoint = RunConfig(env_id="Pendulum-v1"), None
+    config, checkpoint = RunConfig(env_id=env_id), None
     if judged:
-        tiny = tiny_config(tmp_path, env_id="Pendulum-v1", total_timesteps=32, host="auto")
+        tiny = tiny_config(tmp_path, env_id=env_id, total_timesteps=32, host="auto")
         ran = await asyncio.to_thread(run_to_the_end, "ppo", tiny)
         algorithm, config = saved_config(RunDir(ran.folder))
         checkpoint = (algorithm, load_newest(RunDir(ran.folder).checkpoints))
     wish = SearchPlayWish(plan=plan, episodes=2, num_envs=2, checkpoint=checkpoint)
     played = await play_by_search(config, wish, None)
-    assert played.evaluation.lengths == (200, 200)
-    assert played.stats.simulations == 2 * 200 * 6
+    assert played.evaluation.lengths == (length, length)
+    assert played.stats.simulations == 2 * length * 6
+    assert env_id == "Pendulum-v1" or min(played.evaluation.returns) >= 0
     assert not played.stats.failures
 
 

@@ -144,7 +144,7 @@ async def test_proposals_are_the_actions_of_their_state() -> None:
             asked = [e._replace(actions=[np.zeros(len(e.actions[0]), np.int64)]) for e in wave]
             return await super().simulate(asked)
 
-    async def propose(obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:
+    async def propose(obs: Sequence[Array], mask: Array | None, keys: Array, num_sampled: int) -> Proposal:
         draws = [np.random.default_rng(key).uniform(-1, 1, num_sampled) for key in keys.tolist()]
         return Proposal([np.array(draws)], np.zeros((len(keys), num_sampled)), np.zeros(len(keys)))
 
@@ -163,10 +163,26 @@ async def test_proposals_are_the_actions_of_their_state() -> None:
     np.testing.assert_allclose(result.tree.prior[0], 0.25)
 
 
+async def test_proposals_know_the_masks_of_their_states() -> None:
+    """One row for each state, of all choices where it has no mask; None where no state has one."""
+    seen: list[Any] = []
+
+    async def propose(obs: Sequence[Array], mask: Array | None, keys: Array, num_sampled: int) -> Proposal:
+        seen.append(None if mask is None else mask.tolist())
+        return Proposal([np.zeros((len(keys), 2))], np.zeros((len(keys), 2)), np.zeros(len(keys)))
+
+    judge = Judge(propose, SearchConfig(num_sampled=2))
+    leaf = Leaf([np.zeros(1)], None, None, 1)
+    judged = await judge.judge([leaf, leaf._replace(mask=np.array([True, False, True]))])
+    await judge.judge([leaf, leaf])
+    assert seen == [[[True, True, True], [True, False, True]], None]
+    assert judged.mask.tolist() == [[True, True]] * 2  # of what was proposed everything is allowed
+
+
 async def test_proposals_are_checked() -> None:
     """Too few actions for what was asked."""
 
-    async def propose(obs: Sequence[Array], keys: Array, num_sampled: int) -> Proposal:
+    async def propose(obs: Sequence[Array], mask: Array | None, keys: Array, num_sampled: int) -> Proposal:
         return Proposal([np.zeros((len(keys), 2))], np.zeros((len(keys), 2)), np.zeros(len(keys)))
 
     with pytest.raises(ConfigError, match="3 actions for each of 1 states"):

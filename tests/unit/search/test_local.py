@@ -13,6 +13,7 @@ from gymnasium.utils import EzPickle
 from asyncrl.errors import ConfigError
 from asyncrl.search import Expansion, Rollout, SearchConfig, search
 from asyncrl.search.local import LocalSimulator, UniformProposals, action_of, leaves_of, search_env, value_of
+from tests.unit.search.locks import Locks
 
 ENVS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
@@ -255,15 +256,40 @@ async def test_uniform_proposals_follow_from_keys() -> None:
     """Each key has its own actions, whoever is asked about beside it; all of them are actions of the space."""
     propose = UniformProposals(HYBRID)
     keys = np.array([3, 9, 2**63], np.uint64)
-    together = await propose([], keys, 6)
+    together = await propose([], None, keys, 6)
     for row, key in enumerate(keys):
-        alone = await propose([], np.array([key]), 6)
+        alone = await propose([], None, np.array([key]), 6)
         for one, other in zip(alone.actions, together.actions, strict=True):
             np.testing.assert_array_equal(one[0], other[row])
         for k in range(6):
             assert HYBRID.contains(value_of(HYBRID, [leaf[row, k] for leaf in together.actions]))
     assert len({leaf.tobytes() for leaf in together.actions[2]}) == 3
     np.testing.assert_array_equal(together.logits, np.zeros((3, 6)))
+
+
+@pytest.mark.parametrize("leaf", ["zero", "rollout"])
+async def test_sampled_actions_keep_to_the_masks(leaf: Any) -> None:
+    """At the root, below it and in rollouts: nothing that is not allowed is tried, and nothing fails."""
+    env = Locks()
+    _obs, info = env.reset(seed=1)
+    config = SearchConfig(leaf=leaf, num_simulations=30, num_sampled=4, rollout_steps=5, rng="frozen", discount=0.5)
+    simulator = LocalSimulator(env)
+    root = simulator.root(env, info=info)
+    propose = UniformProposals(env.action_space)
+    [result] = await search([root], simulator, propose, config, np.random.default_rng(0))
+    assert not result.failures
+    assert result.num_simulations == 30
+    assert (result.tree.reward >= 0).all()
+    assert (result.tree.value >= 0).all()
+    assert result.tree.depth() > 1
+
+
+async def test_masks_of_actions_that_have_none_are_refused() -> None:
+    """By name, where the environment tells one all the same."""
+    env = gymnasium.make("Pendulum-v1")
+    env.reset(seed=1)
+    with pytest.raises(ConfigError, match="action masks are for Discrete and MultiDiscrete"):
+        await search_env(env, SearchConfig(leaf="zero", num_sampled=2), info={"action_mask": np.ones(3, np.int8)})
 
 
 async def test_actions_that_can_be_listed_are_not_sampled() -> None:
