@@ -23,7 +23,7 @@ from envserver.atari import LifeLossSoftEnds, StickyActions
 from envserver.snapshots import plain
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
 from envserver.snapshots.fields import Fields, Misfit, size_of_fields
-from envserver.snapshots.generators import generators_of, reseed
+from envserver.snapshots.generators import begin_generator, generators_of, reseed
 from envserver.snapshots.plain import NotPlain, apply_randomness, randomness_of
 
 # Of the wrappers that hand on what they wrap, observation and all.
@@ -222,6 +222,7 @@ class ChainCodec:
 
     def capture(self, env: AnyEnv) -> tuple[Any, int]:
         layers = self._layers(env)
+        begin_generator(layers[-1])
         states, size = [], 64
         try:
             for layer, part in zip(layers, self._parts, strict=True):

@@ -16,7 +16,7 @@ from gymnasium.utils import EzPickle
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.snapshots.chain import reseed_all
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
-from envserver.snapshots.generators import is_drawn_from
+from envserver.snapshots.generators import begin_generators, is_drawn_from
 
 # Nobody can tell what a copied object takes. What is charged for it keeps their number down.
 ASSUMED_BYTES: Final = 64 * 1024
@@ -38,6 +38,7 @@ class CopyCodec:
 
     def capture(self, env: AnyEnv) -> tuple[Any, int]:
         try:
+            begin_generators(env)
             return copied_env(env), ASSUMED_BYTES
         except Exception as error:  # whatever an object raises that is not made to be copied
             raise CannotCapture(f"it cannot be copied: {type(error).__name__}: {error}") from None

@@ -5,7 +5,8 @@ change is not, nor the hidden values of functions.
 
 Invariants: every generator is found once, in an order that is the same for environments that are alike
 (test_every_generator_is_found_once); a generator that the walk passes by would show a planner the dice that will fall
-(test_generators_are_found_wherever_they_are).
+(test_generators_are_found_wherever_they_are); states have generators that were not used yet
+(test_a_generator_that_was_not_used_yet_belongs_to_the_state).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from envserver.snapshots.codec import AnyEnv
 from envserver.snapshots.plain import ATOMS, is_generator, seed_randomness
 
 # Kinds of values that stay what they are, wherever they are referred to from.
@@ -44,16 +46,36 @@ def generators_of(target: Any, passed_by: Collection[str] = ()) -> Iterator[Any]
     What a wrapper wraps is a layer of its own, and passed by too.
     """
     wrapped = {"env"} if isinstance(target, gymnasium.Wrapper) else set()
+    return filter(is_generator, _walk(target, SKIPPED.union(passed_by, wrapped)))
+
+
+def begin_generators(env: AnyEnv) -> None:
+    """Give every environment within the generator that Gymnasium would make when it is first used.
+
+    One that a copy has to make for itself has other luck than the original.
+    """
+    for value in [env, *_walk(env, SKIPPED)]:
+        if isinstance(value, gymnasium.Env) and not isinstance(value, gymnasium.Wrapper):
+            begin_generator(value)
+
+
+def begin_generator(simulator: AnyEnv) -> None:
+    """The same for one environment that is no wrapper."""
+    if simulator.__dict__.get("_np_random") is None:
+        _ = simulator.np_random
+
+
+def _walk(target: Any, skipped: frozenset[str]) -> Iterator[Any]:
+    """Whatever the attributes of an object lead to, each value once."""
     seen = {id(target)}
-    stack = _attributes_of(target, SKIPPED.union(passed_by, wrapped))
+    stack = _attributes_of(target, skipped)
     while stack:
         value = stack.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if is_generator(value):
-            yield value
-        else:
+        yield value
+        if not is_generator(value):
             stack += _parts_of(value)
 
 

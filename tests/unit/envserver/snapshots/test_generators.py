@@ -133,6 +133,20 @@ def test_no_planner_sees_the_dice_of_an_inner_environment(kind: str) -> None:
     assert len({first, *others, live}) == 4
 
 
+@pytest.mark.parametrize(
+    ("kind", "codec"), [("unseeded", "fields"), ("unseeded_adapter", "deepcopy"), ("unseeded_own_state", "own state")]
+)
+def test_a_generator_that_was_not_used_yet_belongs_to_the_state(kind: str, codec: str) -> None:
+    """Frozen, the first toss after an unseeded reset is the one that the slot then makes, every time."""
+    lane = DeskLane(option(kind))
+    assert lane.desk._codec.name == codec
+    lane.snapshot([1])
+    found = lane.simulate(look(1, lane, 1), look(1, lane, 1), look(1, lane, 1, rng=pb.RESAMPLE, seed=1))
+    tosses = found.rewards[:, 0].tolist()
+    assert tosses[0] == tosses[1] == lane.step(1, 1).rewards[0]
+    assert tosses[2] != tosses[0]
+
+
 def test_copies_begin_anew_in_all_they_hold() -> None:
     """The codec of copies reseeds what its environments hold."""
     env = adapter()

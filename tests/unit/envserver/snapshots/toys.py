@@ -76,6 +76,39 @@ def walker() -> gymnasium.Env[Any, Any]:
     return WalkerEnv()
 
 
+class UnseededEnv(WalkEnv):
+    """Nobody seeds it: Gymnasium makes its generator when a step first uses it."""
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        self.where, self.t = 0.0, 0
+        self._np_random = None
+        return self._obs(), {}
+
+
+def unseeded() -> gymnasium.Env[Any, Any]:
+    return UnseededEnv()
+
+
+def unseeded_adapter() -> gymnasium.Env[Any, Any]:
+    env = AdapterEnv()
+    env._inner = UnseededEnv()
+    return env
+
+
+class UnseededOwnEnv(UnseededEnv):
+    """And it says its state itself."""
+
+    def get_state(self) -> Any:
+        return self.where, self.t
+
+    def set_state(self, state: Any) -> None:
+        self.where, self.t = state
+
+
+def unseeded_own_state() -> gymnasium.Env[Any, Any]:
+    return UnseededOwnEnv()
+
+
 class CoinEnv(gymnasium.Env[Any, Any]):
     """One step: action 1 pays +1 or -1 by a fair coin, action 0 pays 0.1."""
 
