@@ -114,6 +114,11 @@ class Forest(NodeArrays):
         self.status[at] = tree.NEW
         self.state[at] = 0
 
+    def lose(self, row: int, state: int) -> None:
+        """The simulator has this state of a root's tree no more."""
+        nodes = self.state[row * self.num_nodes : (row + 1) * self.num_nodes]
+        nodes[nodes == state] = 0
+
     def edge_above(self, rows: Array, nodes: Array) -> Array:
         """i8 [r]: the edge that leads to each node."""
         base = self.base(rows)

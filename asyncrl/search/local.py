@@ -33,7 +33,7 @@ from asyncrl.search.expanding import Root
 from asyncrl.search.local_luck import reseed
 from asyncrl.search.planner import search
 from asyncrl.search.playing import SearchResult
-from asyncrl.search.simulator import Evaluate, Expansion, Outcome, Proposal, Propose, Rollout
+from asyncrl.search.simulator import SNAPSHOT_GONE, Evaluate, Expansion, Outcome, Proposal, Propose, Rollout
 from asyncrl.search.uniform_actions import AnySpace, draws_of
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -133,7 +133,7 @@ class LocalSimulator:
     def _simulate(self, asked: Expansion) -> Outcome:
         parent = self._states.get(asked.parent)
         if parent is None:
-            return Outcome("snapshot_gone")
+            return Outcome(SNAPSHOT_GONE)
         env = self._copy(parent.env, None if asked.rng == "frozen" else asked.seed)
         obs: Any = ()
         rewards: list[float] = []

@@ -6,8 +6,9 @@ change in one piece between two awaits. Roots share rounds and nothing else.
 Invariants: roots that are searched together get what each gets alone, bit for bit (test_together_as_alone); however a
 search ends, nothing is in flight and the simulator holds nothing of it, unless the trees are to be kept
 (test_nothing_is_left_behind_however_a_search_ends), which are kept of all groups or of none
-(test_trees_are_kept_of_all_groups_or_of_none); a deadline cuts a search short, and the tree so far is whole
-(test_a_deadline_returns_the_tree_so_far).
+(test_trees_are_kept_of_all_groups_or_of_none); a state that is gone is asked for once, and what is below it is reached
+from further up (test_what_is_below_a_lost_state_is_reached_again); a deadline cuts a search short, and the tree so far
+is whole (test_a_deadline_returns_the_tree_so_far).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from asyncrl.search.judging import Judge, Leaf
 from asyncrl.search.playing import SearchResult, play
 from asyncrl.search.selection import Selection, make_selection
 from asyncrl.search.settling import Arrivals, Settler, arrivals_of
-from asyncrl.search.simulator import OK, Evaluate, Expansion, Propose, Simulator
+from asyncrl.search.simulator import OK, SNAPSHOT_GONE, Evaluate, Expansion, Propose, Simulator
 
 
 async def search(
@@ -209,6 +210,8 @@ class Planner:
         for expansion, outcome in zip(expansions, arrivals.outcomes, strict=True):
             if outcome.status != OK:
                 self._failures[expansion.root][outcome.status] += 1
+            if outcome.status == SNAPSHOT_GONE and isinstance(expansion.parent, int):
+                self.forest.lose(expansion.root, expansion.parent)
             if not outcome.kept and expansion.keep_as is not None and outcome.status == OK:
                 self._held.discard(expansion.keep_as)
         if self._config.keep_tree:

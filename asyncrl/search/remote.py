@@ -31,7 +31,7 @@ from asyncrl.records import Array
 from asyncrl.search.expanding import Root
 from asyncrl.search.held_states import HeldStates
 from asyncrl.search.lane_actions import every_action, wire_actions
-from asyncrl.search.simulator import Expansion, Outcome, RngMode
+from asyncrl.search.simulator import SNAPSHOT_GONE, Expansion, Outcome, RngMode
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import TERMINATED, TRUNCATED
 from asyncrl.wire.spec import LaneSpec
@@ -41,7 +41,6 @@ FRAME_BYTES: Final = 16 * 1024 * 1024  # of a frame's states, or of the observat
 FRAME_ENTRIES: Final = 4096
 
 LANE_LOST: Final = "lane_lost"
-SNAPSHOT_GONE: Final = "snapshot_gone"
 _QUOTA: Final = "QUOTA"
 _RNG: Final[dict[RngMode, pb.RngMode.ValueType]] = {
     "resample": pb.RESAMPLE,

@@ -15,6 +15,9 @@ from asyncrl.records import Array
 
 RngMode = Literal["resample", "frozen", "open_loop"]
 OK = "ok"
+SNAPSHOT_GONE = (
+    "snapshot_gone"  # status of what began with a state that is not there: others begin further up from now on
+)
 
 
 class Rollout(NamedTuple):

@@ -333,6 +333,33 @@ async def test_trees_are_kept_of_all_groups_or_of_none(how: str) -> None:
     assert not simulator.states
 
 
+async def test_what_is_below_a_lost_state_is_reached_again() -> None:
+    """Every state of a kept tree is lost: each fails one simulation, and then longer ways lead to where it was."""
+    toy = Toy(8, 3, ends=0.0, cuts=0.0, depth=99)
+    simulator = ToySimulator(toy)
+    simulator.fault = lambda e: (
+        "snapshot_gone" if isinstance(e.parent, int) and e.parent not in simulator.states else ""
+    )
+    config = SearchConfig(num_simulations=30, keep_tree=True)
+    [first] = await search([toy.root()], simulator, toy.evaluate, config, np.random.default_rng(0))
+    lost = set(simulator.states)
+    assert len(lost) == 30
+    simulator.states.clear()
+    simulator.waves.clear()
+    root = replace(toy.root(), tree=first.tree)
+    [result] = await search(
+        [root], simulator, toy.evaluate, replace(config, num_simulations=130), np.random.default_rng(0)
+    )
+    asked = [expansion for wave in simulator.waves for expansion in wave]
+    failed = [expansion.parent for expansion in asked if expansion.parent in lost]
+    assert len(failed) == len(set(failed)) == result.failures["snapshot_gone"] > 5
+    assert result.num_simulations == 130 - len(failed)
+    assert max(len(expansion.actions[0]) for expansion in asked) > 2
+    assert result.tree.check_valid() == (True, "")
+    assert not set(result.tree.states) & set(failed)
+    assert set(result.tree.states) - lost == set(simulator.states)
+
+
 async def test_a_deadline_returns_the_tree_so_far() -> None:
     """The simulator hangs in its eighth wave: what seven waves found is returned, and nothing is in flight."""
     toy = Toy(8, 4, ends=0.0, cuts=0.0, depth=99)
