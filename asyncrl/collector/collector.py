@@ -9,7 +9,8 @@ the lanes whose unrolls it cannot take, and by that their environments.
 Invariants: every transition that arrives is in one unroll, in the order of its slot, or is counted as dropped
 (test_every_transition_is_in_one_unroll); in sync mode two runs are equal bit for bit, however the lanes arrive
 (test_sync_runs_are_equal_bit_for_bit); a slow lane slows no other in async mode (test_a_slow_lane_slows_no_other); a
-full hand-off stops the environments (test_a_full_hand_off_pauses_the_lanes); whatever ends `run`, nothing is left
+full hand-off stops the environments (test_a_full_hand_off_pauses_the_lanes); environments that give nothing but NaN
+end it (test_environments_that_give_nothing_but_nan_end_it); whatever ends `run`, nothing is left
 (test_cancellation_leaves_nothing).
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from typing import Final
 
 from asyncrl.buffers.handoff import Handoff, HandoffStopped
 from asyncrl.client.fleet import Fleet
@@ -25,6 +27,7 @@ from asyncrl.collector.act_batcher import ActBatcher
 from asyncrl.collector.acting import Actor
 from asyncrl.collector.counts import CollectorConfig, CollectorState, CollectorStats, EpisodesEnded
 from asyncrl.collector.episodes import EpisodeOrder
+from asyncrl.collector.finite import NonFiniteRows
 from asyncrl.collector.joining import ActRequest
 from asyncrl.collector.lane_driver import LaneDriver, Phase
 from asyncrl.collector.rounds import Rounds
@@ -32,6 +35,8 @@ from asyncrl.errors import ConfigError, LocalProtocolError
 from asyncrl.policy import Acted, Policy
 from asyncrl.records import Unroll
 from asyncrl.wire.step_rows import StepRows
+
+MAX_EMPTY: Final = 100  # unrolls of each lane, one after the other, of which NaN leaves nothing
 
 
 class Collector:
@@ -63,6 +68,7 @@ class Collector:
         self._order = EpisodeOrder(len(fleet.lanes), state.steps, on_episodes) if config.lag is not None else None
         self._drivers = [LaneDriver(lane, config, state, self) for lane in fleet.lanes]
         self._blocked: set[int] = set()  # lanes whose unroll waits for room, in async mode
+        self._num_empty = 0  # unrolls without a transition since the last one that had any
         self._outbox: deque[list[Unroll]] = deque()  # at most one unroll a lane and round
         self._posted = asyncio.Event()
         self._make_actor = make_actor or self._make_batcher
@@ -189,9 +195,21 @@ class Collector:
         if self._order is not None:
             self._order.finished(driver.index, unroll)
         self._hand_over(self._rounds.finish(driver.index, unroll))
-        self._begin([driver])
+        if unroll is None:
+            self._came_to_nothing()
+        else:
+            self._num_empty = 0
+            self._begin([driver])
         if driver.phase is Phase.AT_GATE:
             self._expect(driver, False)
+
+    def _came_to_nothing(self) -> None:
+        self._num_empty += 1
+        left_out = self.stats.nonfinite_steps
+        if left_out and self._num_empty >= MAX_EMPTY * len(self._drivers):
+            text = f"{self._num_empty} unrolls in a row have no step that can be trained on"
+            self.fail(NonFiniteRows(f"environments give nothing but NaN or infinity: {text}, {left_out} were left out"))
+        self._open_gates()  # a round without a transition is one that nobody waits for
 
     def lane_lost(self, driver: LaneDriver, unroll: Unroll | None, in_round: bool) -> None:
         self.stats.lost_lanes += 1

@@ -2,20 +2,25 @@
 
 Invariants: the last events are kept, and all are counted (test_events_are_numbered); each lost lane is one event and
 one loss of that lane, but for the evaluation's, which are nobody's who trains (test_losses_are_those_of_training);
-steps with NaN are told of at the first, and at ten times as many (test_nonfinite_steps_are_told_of_now_and_then).
+steps with NaN are told of at the first, and at ten times as many (test_nonfinite_steps_are_told_of_now_and_then), also
+where no round comes of the others (test_nonfinite_steps_are_told_of_without_a_round).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from asyncrl.client.fleet_config import FAULTS, FleetEvent
+from asyncrl.collector.counts import CollectorStats
 from asyncrl.learner.loop import Hang
 from asyncrl.run.recorders import Recorder
 
 KEPT_EVENTS: Final = 1000
+LOOK_EVERY_S: Final = 1.0
 
 
 class RunLog:
@@ -50,6 +55,25 @@ class RunLog:
 
     def learner_hangs(self, hang: Hang) -> None:
         self.tell("learner_hangs", f"its update has taken {hang.busy_s:.1f} s, where {hang.median_s:.2g} s is usual")
+
+    @contextlib.contextmanager
+    def watching(self, stats: CollectorStats, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
+        """Steps with NaN are told of while it is open and at its end, whether a round comes of the others or not."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal timer
+            self.nonfinite_steps(stats.nonfinite_steps)
+            timer = loop.call_later(every_s, look)
+
+        look()
+        try:
+            yield
+        finally:
+            assert timer is not None
+            timer.cancel()
+            self.nonfinite_steps(stats.nonfinite_steps)
 
     def nonfinite_steps(self, count: int) -> None:
         """So many were left out up to now."""

@@ -282,7 +282,8 @@ class Training:
         ticks = LoopTicks()
         self._measuring = Measuring(len(fleet.lanes), fleet.stats, collector.stats, self.learner, ticks.lag)
         try:
-            await collector.run()
+            with self.log.watching(collector.stats):
+                await collector.run()
         finally:
             ticks.close()
             handoff.stop()
@@ -323,7 +324,6 @@ class Training:
         before = progress.steps
         progress.round, progress.steps = update.rounds, progress.steps + update.steps
         progress.collector = collector.state()
-        self.log.nonfinite_steps(collector.stats.nonfinite_steps)
         self.metrics = self._measuring.metrics(update, progress, self.elapsed_s)
         every = self.config.log_every
         if not every or crossings(before, progress.steps, every) or progress.round >= until:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 
 from asyncrl.collector.counts import CollectorState
+from asyncrl.collector.finite import NonFiniteRows
 from asyncrl.collector.lane_driver import Phase
 from asyncrl.errors import ConfigError, LocalProtocolError, ServerRefused
 from asyncrl.records import Unroll
@@ -312,6 +315,40 @@ def test_episodes_are_told_with_the_step_they_ended_at() -> None:
 
     collecting(partial(main, lag=0, steps=(4,)))
     collecting(partial(main, lag=None, steps=(2, 4)))
+
+
+class Always(list[Callable[[StepRows], None]]):
+    """Changes of every reply, where others are of the next one alone."""
+
+    def clear(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("lag", [0, 1, None])
+def test_environments_that_give_nothing_but_nan_end_it(lag: int | None) -> None:
+    """With NaN left out no round comes of them, and no lane waits for another: said after a hundred unrolls of each
+    lane, and not while one step now and then is left."""
+
+    def spoil(rows: StepRows) -> None:
+        rows.rewards = np.full_like(rows.rewards, np.nan)
+
+    async def main(rig: Rig) -> None:
+        collecting = Collecting(rig, lag=lag, num_steps=2, nonfinite="cut")
+        rig.servers[0].rebuild = Always([spoil])
+        with pytest.raises(NonFiniteRows, match="nothing but NaN or infinity: 200 unrolls in a row"):
+            async with asyncio.timeout(1000):
+                await collecting.collector.run()
+        assert collecting.collector.stats.nonfinite_steps == 200 * 2 * 2
+        assert not collecting.taken
+
+    async def hardly(rig: Rig) -> None:
+        collecting = Collecting(rig, lag=lag, num_steps=2, nonfinite="cut")
+        replies = itertools.count(1)
+        rig.servers[0].rebuild = Always([lambda rows: None if next(replies) % 100 == 0 else spoil(rows)])
+        await collecting.during(collecting.learn(5, within_s=1000.0))
+
+    collecting(main, seeds=2)
+    collecting(hardly, seeds=2)
 
 
 def test_an_error_of_the_policy_ends_the_run() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from asyncrl.client.fleet_config import FleetEvent
+from asyncrl.collector.counts import CollectorStats
 from asyncrl.learner.loop import Hang
 from asyncrl.run.run_log import KEPT_EVENTS, RunLog
 from tests.unit.run.tiny_training import Notes
@@ -47,6 +50,20 @@ def test_nonfinite_steps_are_told_of_now_and_then() -> None:
     for count in (0, 0, 1, 5, 12, 12, 119, 130):
         log.nonfinite_steps(count)
     assert [text.split()[0] for _, text in notes.events] == ["1", "12", "130"]
+
+
+async def test_nonfinite_steps_are_told_of_without_a_round() -> None:
+    """While they come, and at the end those that came after the last look."""
+    log, notes = made()
+    stats = CollectorStats(0)
+    with log.watching(stats, every_s=0.001):
+        stats.nonfinite_steps = 3
+        async with asyncio.timeout(30):
+            while not notes.events:
+                await asyncio.sleep(0.001)
+    with log.watching(stats, every_s=1000):
+        stats.nonfinite_steps = 40
+    assert [text.split()[0] for text in notes.of_kind("nonfinite")] == ["3", "40"]
 
 
 def test_a_hang_has_its_figures() -> None:
