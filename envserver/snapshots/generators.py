@@ -86,7 +86,7 @@ def _parts_of(value: Any) -> list[Any]:
     if isinstance(value, np.ndarray):
         return _changing(value.ravel().tolist()) if value.dtype.hasobject else []
     parts = _attributes_of(value, SKIPPED)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         parts += _changing(value.values())
     elif isinstance(value, list | tuple | deque):
         parts += _changing(value)
