@@ -51,7 +51,7 @@ class Signer:
         if not hmac.compare_digest(mac, self._mac(data)):
             raise BadState("the signature does not fit: changed on its way, or signed with another server's key")
         if not data.startswith(self._head):
-            raise BadState("it was exported from another environment, version or codec: the spec hashes differ")
+            raise BadState("it was exported from another environment, version, codec or model")
         try:
             return plain.load(data[len(self._head) :])
         except plain.BadBytes as error:
