@@ -258,8 +258,10 @@ class Training:
         progress = self.progress
         handoff = Handoff(len(fleet.lanes) * (1 + (self.config.max_ahead or 1)))
         state = progress.collector or CollectorState.fresh(self.config.num_envs, learning.carry)
+        # What was collected of rounds that nobody trained on is not part of the run; without rounds it all is.
+        steps = state.steps if self.config.max_ahead is None else progress.steps
         # The environments are new, whatever the carries were.
-        state = CollectorState(state.act_steps, [leaf.copy() for leaf in learning.carry], state.round, state.steps)
+        state = CollectorState(state.act_steps, [leaf.copy() for leaf in learning.carry], progress.round, steps)
         wish = self._collector_config(len(fleet.lanes))
         make_actor = None
         if self._searching is not None:

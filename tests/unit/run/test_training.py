@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from asyncrl.client.connecting import connect
+from asyncrl.collector.counts import CollectorState
 from asyncrl.errors import AsyncRLError, ConnectionFailed, SpecMismatch
 from asyncrl.learner.loop import LearnerFailed, ThreadWish
 from asyncrl.learner.ppo import PPO
@@ -240,6 +241,19 @@ async def test_a_finished_run_is_evaluated_again(tmp_path: Path, server: str) ->
     await again.run(server)
     assert again.training.learner is None
     assert again.training.last_eval == first.training.last_eval
+
+
+@pytest.mark.parametrize("mode", ["sync", "lag 2"])
+async def test_episodes_of_a_resumed_run_end_at_its_steps(tmp_path: Path, server: str, mode: str) -> None:
+    """Collection was 600 steps ahead of the 256 that were trained on: those are not counted in the life after it."""
+    progress = Progress(round=2, steps=256, collector=CollectorState(np.zeros(4, np.int64), [], 2, 856))
+    config = tiny_config(tmp_path, mode=mode, num_steps=32, total_timesteps=6 * 128)
+    run = TinyRun(tmp_path, config, progress=progress)
+    await run.run(server)
+    assert run.training.progress.steps == 6 * 128
+    steps = run.notes.episode_steps
+    assert steps == sorted(steps)
+    assert 256 < steps[0] < steps[-1] <= (6 + 2) * 128
 
 
 async def test_a_hang_is_an_event(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ class Notes:
         self.histograms: list[tuple[int, str, dict[int, int]]] = []
         self.events: list[tuple[str, str]] = []
         self.returns: list[float] = []
+        self.episode_steps: list[int] = []
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.rows.append((step, dict(values)))
@@ -58,6 +59,7 @@ class Notes:
 
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         self.returns.append(ret)
+        self.episode_steps.append(step)
 
     def text(self, step: int, tag: str, text: str) -> None:
         pass
