@@ -6,7 +6,8 @@ would prefer short ones.
 Invariants: exactly as many episodes count as were asked for, evenly over the slots
 (test_every_slot_plays_its_share); two evaluations of one policy on deterministic environments are equal
 (test_an_evaluation_repeats_itself); a lost lane plays its unfinished episodes again
-(test_a_lost_lane_plays_again).
+(test_a_lost_lane_plays_again); an episode that never ends ends the evaluation
+(test_an_episode_that_never_ends_ends_the_evaluation).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -23,13 +25,20 @@ from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.act_batcher import ActBatcher
 from asyncrl.collector.acting import Actor
 from asyncrl.collector.joining import ActRequest
+from asyncrl.errors import AsyncRLError
 from asyncrl.keyed_noise import row_keys
 from asyncrl.policy import Acted, Policy
 from asyncrl.wire.flags import FIRST
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
 
+MAX_EPISODE_STEPS: Final = 1_000_000  # an Atari game has 27,000 at most
+
 OnEpisode = Callable[[float, int], None]  # return and length
+
+
+class EndlessEpisode(AsyncRLError):
+    """An episode has more steps than an evaluation waits for."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +64,28 @@ class _LaneScore:
     wanted: list[int]
     returns: list[list[float]]
     lengths: list[list[int]]
+    ages: Array  # i8, steps since the slot's last whole game
     steps: int = 0
     carry: Sequence[Array] = field(default_factory=tuple)
 
     @staticmethod
     def of(wanted: Sequence[int]) -> _LaneScore:
-        return _LaneScore(list(wanted), [[] for _ in wanted], [[] for _ in wanted])
+        return _LaneScore(list(wanted), [[] for _ in wanted], [[] for _ in wanted], np.zeros(len(wanted), np.int64))
 
     @property
     def complete(self) -> bool:
         return all(len(got) >= want for got, want in zip(self.returns, self.wanted, strict=True))
 
     def add(self, rows: StepRows, on_episode: OnEpisode) -> None:
+        self.ages += 1
+        if self.ages.max() > MAX_EPISODE_STEPS:
+            raise EndlessEpisode(
+                f"an episode has not ended after {MAX_EPISODE_STEPS:,} steps: limit it in the environment"
+            )
         if rows.stats is None:
             return
         stats = rows.stats
+        self.ages[stats.rows] = 0
         for row, value, length in zip(stats.rows.tolist(), stats.returns.tolist(), stats.lengths.tolist(), strict=True):
             if len(self.returns[row]) < self.wanted[row]:
                 self.returns[row].append(value)
@@ -85,7 +101,8 @@ def shares(episodes: int, num_slots: int) -> list[int]:
 async def evaluate(fleet: Fleet, policy: Policy, episodes: int, seed: int) -> Evaluation:
     """Play `episodes` episodes; slot i is reset with `seed + i`. The fleet must not be stepped by anybody else.
 
-    Cancelled, it leaves the fleet with requests in flight: close it. Raises what the fleet and the policy raise.
+    Cancelled, it leaves the fleet with requests in flight: close it. Raises what the fleet and the policy raise, and
+    EndlessEpisode.
     """
     async with ActBatcher(policy, len(fleet.lanes)) as batcher:
         return await evaluate_actor(fleet, batcher, episodes, seed)

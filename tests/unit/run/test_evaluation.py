@@ -16,7 +16,8 @@ import pytest
 
 from asyncrl.client.connecting import connect
 from asyncrl.policy import Acted
-from asyncrl.run.evaluation import Evaluation, evaluate, shares
+from asyncrl.run import evaluation
+from asyncrl.run.evaluation import EndlessEpisode, Evaluation, evaluate, shares
 from asyncrl.run.learning import Learning
 from asyncrl.wire.tensors import Array
 from tests.unit.run.tiny_training import tiny_config
@@ -93,6 +94,16 @@ async def test_a_lost_lane_plays_again() -> None:
     found = await play(Balance(kill_after=40), 8)
     assert len(found.returns) == 8
     assert found.returns == tuple(map(float, found.lengths))
+
+
+async def test_an_episode_that_never_ends_ends_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Games shorter than the limit count one after the other; a slot that is past it is not waited for."""
+    monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 200)
+    found = await play(Balance(), 24)
+    assert sum(found.lengths) / 4 > 200 > max(found.lengths)
+    monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 20)
+    with pytest.raises(EndlessEpisode, match="an episode has not ended after 20 steps"):
+        await play(Balance(), 24)
 
 
 async def test_an_error_of_the_policy_ends_it() -> None:
