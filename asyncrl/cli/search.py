@@ -26,6 +26,7 @@ Algorithm = Literal["puct", "gumbel", "best-of"]
 
 DEFAULT_GAMMA: Final = 0.99
 NO_KWARGS: Final = "{}"
+ROLLOUT_STEPS: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,9 @@ class Search(SearchHow):
     """What a state at the end of a simulation is worth: what random actions return from there, nothing, or what the
     network of the run in this directory says."""
 
-    rollout_steps: Number = 1000
+    rollout_steps: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help_behavior_hint=f"(default: {ROLLOUT_STEPS})")
+    ] = None
     """Longest rollout, with --leaf rollout."""
 
     gamma: Annotated[
@@ -97,8 +100,26 @@ class Search(SearchHow):
     servers: Servers = None
     """Env servers; without them one is started as a child process."""
 
+    def check(self) -> None:
+        super().check()
+        if self.episodes < 1 or self.num_envs < 1:
+            raise ConfigError("--episodes and --num-envs are 1 or more")
+        if self.algorithm == "best-of" and self.leaf != "rollout":
+            raise ConfigError("--algorithm best-of averages rollouts: it has no other --leaf")
+        if self.rollout_steps is None:
+            return
+        if self.leaf != "rollout":
+            raise ConfigError("--rollout-steps is for --leaf rollout: no other has rollouts")
 
-def plan_of(how: SearchHow, algorithm: Algorithm, leaf: str, gamma: float, rollout_steps: int = 1000) -> SearchConfig:
+        from asyncrl.wire.snapshot_bodies import MAX_STEPS
+
+        if not 1 <= self.rollout_steps <= MAX_STEPS:
+            raise ConfigError(f"--rollout-steps {self.rollout_steps}: 1 to {MAX_STEPS} are possible")
+
+
+def plan_of(
+    how: SearchHow, algorithm: Algorithm, leaf: str, gamma: float, rollout_steps: int = ROLLOUT_STEPS
+) -> SearchConfig:
     """For play: no noise anywhere."""
     from asyncrl.search import SearchConfig
 
@@ -121,10 +142,6 @@ def run(arguments: Sequence[str]) -> int:
     """The command; its exit status."""
     options = tyro.cli(Search, prog="asyncrl search", args=list(arguments))
     options.check()
-    if options.episodes < 1 or options.num_envs < 1:
-        raise ConfigError("--episodes and --num-envs are 1 or more")
-    if options.algorithm == "best-of" and options.leaf != "rollout":
-        raise ConfigError("--algorithm best-of averages rollouts: it has no other --leaf")
     config, checkpoint = _played(options)
 
     from asyncrl.client.loop_factory import new_event_loop
@@ -134,7 +151,7 @@ def run(arguments: Sequence[str]) -> int:
     if gamma is None:
         gamma = DEFAULT_GAMMA if checkpoint is None else config.gamma
     wish = SearchPlayWish(
-        plan=plan_of(options, options.algorithm, options.leaf, gamma, options.rollout_steps),
+        plan=plan_of(options, options.algorithm, options.leaf, gamma, options.rollout_steps or ROLLOUT_STEPS),
         episodes=options.episodes,
         num_envs=options.num_envs,
         seed=options.seed,
@@ -169,7 +186,7 @@ def _played(options: Search) -> tuple[RunConfig, tuple[str, Checkpoint] | None]:
         raise ConfigError(f"--leaf {options.leaf} is a run of {config.env_id}, not of {options.env_id}")
     if options.env_kwargs != NO_KWARGS:
         raise ConfigError(f"--leaf {options.leaf} has the --env-kwargs of its run: leave them out")
-    return config, (algorithm, load_newest(folder.checkpoints))
+    return config, (algorithm, load_newest(folder.checkpoints, to_act=True))
 
 
 class _Episodes:

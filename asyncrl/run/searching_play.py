@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
 from asyncrl.config import RunConfig
-from asyncrl.errors import CheckpointMismatch
+from asyncrl.errors import AsyncRLError, CheckpointMismatch
 from asyncrl.gym_spaces import space_of
 from asyncrl.learner.actor_critic import ActorCriticLearner
 from asyncrl.learner.prior_policy import prior_policy, proposing_policy
@@ -69,7 +69,8 @@ async def play_by_search(
 ) -> SearchPlayed:
     """Play on `servers`, or on an env server of our own. Cancelled, it closes everything.
 
-    Raises ConfigError where the environment holds no states, CheckpointMismatch where the weights are of another one.
+    Raises ConfigError where the environment holds no states, CheckpointMismatch where the weights are of another one,
+    AsyncRLError where in all these episodes no simulation came back.
     """
     num_envs = min(wish.num_envs, wish.episodes)
     settings: dict[str, Any] = {"auto_reset": False, "seed": wish.seed, "snapshots": True}
@@ -93,7 +94,13 @@ async def play_by_search(
         actor = SearchActor(fleet.lanes, searched, policy, others)
         async with actor:
             played = await evaluate_actor(fleet, actor, wish.episodes, wish.seed, on_episode)
+        if not actor.stats.simulations:
+            raise AsyncRLError(f"nothing was found out: of the simulations none came back ({_failures(actor.stats)})")
         return SearchPlayed(played, actor.stats, actor.simulator.counts, time.perf_counter() - began)
+
+
+def _failures(stats: SearchStats) -> str:
+    return ", ".join(f"{count} {name}" for name, count in (stats.failures + stats.refused).items())
 
 
 def _by_chance(fleet: Fleet) -> UniformProposals:
@@ -109,7 +116,7 @@ def _judge(config: RunConfig, wish: SearchPlayWish, fleet: Fleet) -> tuple[Polic
     algorithm, saved = wish.checkpoint
     Identity(algorithm, config.env_id, fleet.spec.hash().hex()).check(saved.manifest.identity, saved.path)
     learning = Learning(config, fleet.spec)
-    learning.load(Saved.of(saved.parts))
+    learning.load(Saved.of(saved.parts), to_act=True)
     threads = learning.threads.acting
     policy: Policy
     if wish.plan.num_sampled:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.client.snapshots import Outcomes, SimulateEntry
 from asyncrl.client.snapshots import Rollout as RolloutTail
-from asyncrl.errors import LaneLost
+from asyncrl.errors import ConfigError, LaneLost
 from asyncrl.records import Array
 from asyncrl.search.expanding import Root
 from asyncrl.search.held_states import HeldStates
@@ -34,6 +34,7 @@ from asyncrl.search.lane_actions import every_action, wire_actions
 from asyncrl.search.simulator import SNAPSHOT_GONE, Expansion, Outcome, RngMode
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import TERMINATED, TRUNCATED
+from asyncrl.wire.snapshot_bodies import MAX_STEPS
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
 
@@ -152,7 +153,7 @@ class RemoteSimulator:
     # ------------------------------------------------------------------ Simulator
 
     async def simulate(self, wave: Sequence[Expansion]) -> list[Outcome]:
-        """See `Simulator`. Raises ServerRefused for what no lane of this kind can do.
+        """See `Simulator`. Raises ServerRefused or ConfigError for what no lane of this kind can do.
 
         Cancelled, it stops the wave in every lane; what they have kept by then is forgotten, or goes with `release`.
         """
@@ -254,6 +255,8 @@ class RemoteSimulator:
 
     def _entry(self, task: _Task, lane: FleetLane, spec: LaneSpec) -> SimulateEntry:
         asked, tail = task.asked, task.asked.rollout
+        if tail is not None and tail.steps > MAX_STEPS:
+            raise ConfigError(f"rollout_steps is {tail.steps}: an env server makes {MAX_STEPS} at most")
         return SimulateEntry(
             parent=self._held.reference(task.parent),
             actions=wire_actions(asked.actions, spec),

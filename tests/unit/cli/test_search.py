@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from asyncrl import cli
+from asyncrl.run.options import resolve
 from asyncrl.run.running import run_to_the_end
+from asyncrl.search import Expansion, Outcome
+from asyncrl.search.remote import RemoteSimulator
 from tests.unit.run.tiny_training import tiny_config
 
 pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
@@ -23,6 +28,10 @@ LAKE = ["search", "--env-id", "FrozenLake-v1", "--env-kwargs", '{"is_slippery": 
         (["search", "--env-id", "CartPole-v1", "--num-sampled", "-1"], "--num-sampled is 0 or more"),
         (["search", "--env-id", "CartPole-v1", "--episodes", "0"], "--episodes and --num-envs are 1 or more"),
         (["search", "--env-id", "CartPole-v1", "--algorithm", "best-of", "--leaf", "zero"], "it has no other --leaf"),
+        (["search", "--env-id", "CartPole-v1", "--leaf", "zero", "--rollout-steps", "9"], "is for --leaf rollout"),
+        (["search", "--leaf", "nowhere", "--rollout-steps", "1000"], "is for --leaf rollout"),
+        (["search", "--env-id", "CartPole-v1", "--rollout-steps", "10001"], "1 to 10000 are possible"),
+        (["search", "--env-id", "CartPole-v1", "--rollout-steps", "0"], "1 to 10000 are possible"),
         (["eval", "nowhere", "--sims", "9", "--search-servers", "a:1"], "--sims, --search-servers: for --search puct"),
         (["search", "--leaf", "nowhere"], "or the directory of a run, which this is not"),
     ],
@@ -48,6 +57,31 @@ def test_the_best_of_rollouts_is_a_plan_too(capsys: pytest.CaptureFixture[str]) 
     arguments = ["search", "--env-id", "CartPole-v1", "--algorithm", "best-of", "--rng", "frozen", "--rollout-steps"]
     assert cli.main([*arguments, "10", "--sims", "16", "--waves", "16", "--episodes", "1", "--num-envs", "1"]) == 0
     assert "over 1 episodes" in capsys.readouterr().out
+
+
+def test_a_search_that_found_nothing_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 1, and by what name everything failed: what was played has nothing to do with a search."""
+
+    async def fail(_simulator: RemoteSimulator, wave: Sequence[Expansion]) -> list[Outcome]:
+        return [Outcome("unsupported") for _ in wave]
+
+    monkeypatch.setattr(RemoteSimulator, "simulate", fail)
+    arguments = ["search", "--env-id", "CartPole-v1", "--leaf", "zero", "--sims", "2", "--episodes", "1"]
+    assert cli.main(arguments) == 1
+    assert re.search(r"none came back \(\d+ unsupported\)", capsys.readouterr().err)
+
+
+def test_a_run_without_a_value_is_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of DQN, whose replay is not loaded to say so: by eval and by search."""
+    config = resolve("dqn", env_id="CartPole-v1", num_envs=2, total_timesteps=64, run_dir=str(tmp_path), track=False)
+    ran = run_to_the_end("dqn", config)
+    run = str(ran.folder)
+    assert cli.main(["eval", run, "--search", "puct", "--episodes", "1"]) == 2
+    assert "DQN has action values alone" in capsys.readouterr().err
+    assert cli.main(["search", "--leaf", run, "--episodes", "1"]) == 2
+    assert "DQN has action values alone" in capsys.readouterr().err
 
 
 def test_a_run_is_searched_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

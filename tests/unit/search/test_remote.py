@@ -316,6 +316,15 @@ async def test_what_cannot_look_ahead_is_said(address: str) -> None:
         await assert_empty(fleet.lanes)
 
 
+async def test_rollouts_that_no_server_makes_are_refused(address: str) -> None:
+    """Before anything is asked: every simulation would fail."""
+    async with connect(address, env="CartPole-v1", num_envs=1, snapshots=True) as fleet:
+        simulator = RemoteSimulator()
+        with pytest.raises(ConfigError, match="rollout_steps is 10001: an env server makes 10000 at most"):
+            await searched(simulator, await rows_of(fleet), SearchConfig(leaf="rollout", rollout_steps=10_001), None)
+        assert simulator.counts.entries == simulator.num_states == 0
+
+
 async def test_a_lane_that_is_gone_has_no_roots(tmp_path: Path) -> None:
     """Its loss is what `take` raises, and roots that were taken before fail by name."""
     async with (
