@@ -7,8 +7,9 @@
   test_E4_one_report_for_a_disk_that_stays_bad).
 * A damaged one is passed over, with a reason (test_a_flipped_bit_anywhere_leads_to_the_one_before).
 * One of another environment or algorithm is refused, not passed over (test_another_environment_is_refused).
-* The newest `keep` and the best one stay (test_the_newest_and_the_best_stay); one that is saved out of turn, with the
-  serial of its turn, is not taken for the newest (test_one_out_of_turn_is_not_the_newest).
+* The newest `keep`, the best and one that is held stay (test_the_newest_and_the_best_stay, test_a_held_one_stays); one
+  that is saved out of turn, with the serial of its turn, is not taken for the newest
+  (test_one_out_of_turn_is_not_the_newest).
 
 Order of a save, each step synced before the next: parts and manifest in a directory with a temporary name, its entries,
 the rename to `step_N`, the parent's entries, `LATEST`. `LATEST` and `BEST` hold a name for people and other programs;
@@ -75,6 +76,7 @@ class CheckpointStore:
         self._lock = threading.Lock()
         self._trouble = ""  # what was reported and has not ended
         self._known_damaged = {damage.path for damage in damaged}
+        self.held: Path | None = None  # one that stays as well, for as long as this names it
 
     def save(
         self, step: int, parts: Mapping[str, Part], info: Mapping[str, Any] | None = None, *, serial: int | None = None
@@ -179,7 +181,7 @@ class CheckpointStore:
         best = best_of(self.directory)
         found = list(readable(self.directory))
         whole = [path for path in found if path not in self._known_damaged]
-        stay = {*whole[: self._keep], *(best or ())[:1], saved}
+        stay = {*whole[: self._keep], *(best or ())[:1], saved, self.held}
         for path in found:
             if path in stay:
                 continue

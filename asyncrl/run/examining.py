@@ -7,7 +7,7 @@ Invariants: a checkpoint's counters are those of its weights, also where collect
 checkpoint that it has time for, and one at the end (test_a_slow_disk_gets_fewer_checkpoints); trouble with the lanes of
 an evaluation costs that evaluation alone (test_trouble_with_an_evaluation_is_an_event); weights that a failed update
 left are never kept (test_a_failed_update_is_not_kept); an evaluation whose mean is no number is never the best
-(test_nan_is_never_the_best).
+(test_nan_is_never_the_best); no evaluation holds a replay (test_an_evaluation_holds_no_replay).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -44,6 +45,14 @@ class Copied(NamedTuple):
     saved: Saved
     policy: Policy | None
     progress: Progress  # what these weights have seen
+
+
+class Contestant(NamedTuple):
+    """What is evaluated, once it is saved: a copy of the learner may stand for gigabytes of replay."""
+
+    policy: Policy
+    step: int
+    path: Path | None  # of its checkpoint; None: the disk was in the way
 
 
 class Examined(Protocol):
@@ -149,36 +158,42 @@ class Examiner:
     async def _evaluate_now(self, progress: Progress, learner: LearnerThread) -> None:
         copied = await self._copy(progress, learner, with_policy=True)
         if copied is not None:
-            await self._evaluate(self._run.config.eval_episodes, self._eval_envs, copied)
+            contestant = await self._kept(copied)
+            del copied  # with what it holds of a replay, for as long as the evaluation takes
+            await self._evaluate(self._run.config.eval_episodes, self._eval_envs, contestant)
 
     async def evaluate_last(self) -> None:
         """At the end of a run, with the environments of training too; they are free. Cancelled, nothing is left."""
         config, learning = self._run.config, self._learning
         beside = config.eval_envs if config.eval_every or self._servers.embedded else 0
-        copied = Copied(learning.save(), learning.frozen_policy(deterministic=True), self._run.snapshot())
-        self.evaluated_last = await self._evaluate(config.final_eval_episodes, config.num_envs + beside, copied)
+        policy = learning.frozen_policy(deterministic=True)
+        contestant = await self._kept(Copied(learning.save(), policy, self._run.snapshot()))
+        self.evaluated_last = await self._evaluate(config.final_eval_episodes, config.num_envs + beside, contestant)
 
-    async def _evaluate(self, episodes: int, num_envs: int, copied: Copied) -> bool:
+    async def _kept(self, copied: Copied) -> Contestant:
+        assert copied.policy is not None
+        path = await self.keeper.keep(copied.progress, copied.saved, hold=True)
+        return Contestant(copied.policy, copied.progress.steps, path)
+
+    async def _evaluate(self, episodes: int, num_envs: int, of: Contestant) -> bool:
         """Play, record, and mark the best; False where something came in between."""
         config, seed = self._run.config, self._run.config.seed + EVAL_SEED
         settings: dict[str, Any] = {"num_envs": min(num_envs, episodes), "auto_reset": False, "seed": seed}
         settings |= {"autoreset": config.autoreset, "host": config.host}
-        assert copied.policy is not None
         try:
             async with self._servers.fleet(self._run.log.of_evaluation, **settings) as fleet:
-                found = await evaluate(fleet, copied.policy, episodes, seed)
+                found = await evaluate(fleet, of.policy, episodes, seed)
         except AsyncRLError as error:
             self._run.log.tell("evaluation_failed", str(error))
             return False
-        await self._take_down(found, copied)
+        await self._take_down(found, of)
         return True
 
-    async def _take_down(self, found: Evaluation, copied: Copied) -> None:
-        progress = copied.progress
-        self.last_eval = progress.steps, found
+    async def _take_down(self, found: Evaluation, of: Contestant) -> None:
+        self.last_eval = of.step, found
         scalars = {"eval/episodic_return": found.mean, "eval/episodic_length": float(np.mean(found.lengths))}
         scalars |= {"eval/return_std": found.std, "eval/episodes": float(len(found.returns))}
-        self._recorder.scalars(progress.steps, scalars)
+        self._recorder.scalars(of.step, scalars)
         best = self.keeper.best
-        if math.isfinite(found.mean) and (best is None or found.mean >= best):
-            await self.keeper.keep(progress, copied.saved, found.mean)
+        if of.path is not None and math.isfinite(found.mean) and (best is None or found.mean >= best):
+            await self.keeper.mark(of.path, found.mean)

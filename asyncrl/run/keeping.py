@@ -14,11 +14,14 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from asyncrl.errors import CheckpointNotSaved
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.learning import Saved
 from asyncrl.run.progress import Progress
+
+R = TypeVar("R")
 
 
 class Keeper:
@@ -47,36 +50,52 @@ class Keeper:
         """This one is where the run goes on from."""
         self.newest, self.newest_step = path, step
 
-    async def keep(self, progress: Progress, saved: Saved, score: float | None = None) -> None:
-        """Save; with `score`, mark it as the best. Cancelled, a write that has begun goes on in its thread."""
-        loop = asyncio.get_running_loop()
-        self._num_waiting += 1
-        try:
-            await loop.run_in_executor(self._thread, self._write, progress, saved, score, loop)
-        finally:
-            self._num_waiting -= 1
+    async def keep(self, progress: Progress, saved: Saved, *, hold: bool = False) -> Path | None:
+        """Save; the round's checkpoint, or None where the disk was in the way. With `hold` it stays until the next one
+        that is held. Cancelled, a write that has begun goes on in its thread."""
+        report = self._reporter()
+        return await self._in_thread(lambda: self._write(progress, saved, hold, report))
+
+    async def mark(self, path: Path, score: float) -> None:
+        """This one is the best. Cancelled, it is so all the same."""
+        report = self._reporter()
+        await self._in_thread(lambda: self._mark(path, score, report))
 
     def close(self) -> None:
         """Nothing more is kept; what is being written is finished in its thread."""
         self._thread.shutdown(wait=False)
 
-    def _write(self, progress: Progress, saved: Saved, score: float | None, loop: asyncio.AbstractEventLoop) -> None:
+    async def _in_thread(self, work: Callable[[], R]) -> R:
+        self._num_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self._num_waiting -= 1
+
+    def _reporter(self) -> Callable[[str], None]:
+        """For the thread."""
+        loop = asyncio.get_running_loop()
+
         def report(text: str) -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to tell
                 loop.call_soon_threadsafe(self._report, text)
 
+        return report
+
+    def _write(self, progress: Progress, saved: Saved, hold: bool, report: Callable[[str], None]) -> Path | None:
         path = self.newest
         if path is None or progress.steps != self.newest_step:
-            info = {"round": progress.round, "eval_return": score}
+            info = {"round": progress.round}
             self._drain()
             parts = {**saved.parts(), **progress.parts()}
             path = self.store.save_or_report(progress.steps, parts, info, report=report, serial=progress.serial)
             if path is None:
-                return
+                return None
             if progress.steps > (self.newest_step or -1):
                 self.newest, self.newest_step = path, progress.steps
-        if score is not None:
-            self._mark(path, score, report)
+        if hold:
+            self.store.held = path
+        return path
 
     def _mark(self, path: Path, score: float, report: Callable[[str], None]) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl.buffers.replay import ReplayState
 from asyncrl.client.fleet import Fleet
 from asyncrl.errors import ServerRefused
 from asyncrl.learner.loop import LearnerFailed
 from asyncrl.learner.ppo import PPO
+from asyncrl.policy import Policy
 from asyncrl.records import Unroll
+from asyncrl.run import examining
 from asyncrl.run.checkpoints import Checkpoint, load_checkpoint
 from asyncrl.run.evaluation import Evaluation
 from asyncrl.run.examining import EVAL_SEED, Copied
@@ -132,11 +136,32 @@ async def test_nan_is_never_the_best(tmp_path: Path, server: str) -> None:
     marks = []
     for number, mean in enumerate([np.nan, 3.0, np.nan, 2.0, 4.0]):
         progress = Progress(round=number, steps=32 * number, learner_epoch=2)
-        await examiner._take_down(Evaluation((mean,), (1,)), Copied(training.learning.save(), None, progress))
+        copied = Copied(training.learning.save(), training.learning.frozen_policy(deterministic=True), progress)
+        await examiner._take_down(Evaluation((mean,), (1,)), await examiner._kept(copied))
         best = best_of(run.checkpoints)
         marks.append(None if best is None else best[1])
     assert marks == [None, 3.0, 3.0, 3.0, 4.0]
     assert len([row for _, row in run.notes.rows if "eval/episodic_return" in row]) == 1 + 5
+
+
+async def test_an_evaluation_holds_no_replay(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its checkpoint was made of is gone when it begins: rows that are replaced meanwhile need no second place."""
+    held: list[int] = []
+
+    async def judged(fleet: Fleet, policy: Policy, episodes: int, seed: int) -> Evaluation:
+        gc.collect()
+        held.append(sum(isinstance(thing, ReplayState) for thing in gc.get_objects()))
+        return Evaluation((float(len(held)),), (1,))
+
+    monkeypatch.setattr(examining, "evaluate", judged)
+    values = {"buffer_size": 320, "learning_starts": 32, "eval_every": 160, "total_timesteps": 480}
+    run = TinyRun(tmp_path, tiny_config(tmp_path, "dqn", **values))
+    await run.run(server)
+    assert held == [0] * len(held)
+    assert len(held) >= 2
+    best = best_of(run.checkpoints)
+    assert best is not None
+    assert best[1] == len(held)
 
 
 class Refusing:

@@ -22,6 +22,13 @@ from tests.unit.run.failing_files import FailingFiles
 SAVED = Saved({"model/weight": np.arange(3.0)}, {"parameters": []})
 
 
+async def judge(keeper: Keeper, progress: Progress, score: float) -> None:
+    """Kept, evaluated, and better than all before it."""
+    path = await keeper.keep(progress, SAVED, hold=True)
+    assert path is not None
+    await keeper.mark(path, score)
+
+
 class SlowFiles(Files):
     """Nothing is synced before `may_go`."""
 
@@ -83,11 +90,24 @@ async def test_a_cancelled_keep_is_finished_in_its_thread(tmp_path: Path) -> Non
 async def test_the_best_is_marked(tmp_path: Path) -> None:
     """With its score; it stays when newer ones push it out."""
     keeper, _ = keeper_in(tmp_path)
-    await keeper.keep(at(1), SAVED, 7.5)
+    await judge(keeper, at(1), 7.5)
     for number in (2, 3, 4):
         await keeper.keep(at(number), SAVED)
     assert best_of(tmp_path) == (tmp_path / "step_100", 7.5)
     assert sorted(manifest.step for manifest in readable(tmp_path).values()) == [100, 300, 400]
+
+
+async def test_a_held_one_stays(tmp_path: Path) -> None:
+    """While it is evaluated it may fall behind the newest ones; the next that is held takes its place."""
+    keeper, _ = keeper_in(tmp_path)
+    held = await keeper.keep(at(1), SAVED, hold=True)
+    for number in (2, 3, 4):
+        await keeper.keep(at(number), SAVED)
+    assert held == tmp_path / "step_100"
+    assert sorted(manifest.step for manifest in readable(tmp_path).values()) == [100, 300, 400]
+    await keeper.keep(at(4), SAVED, hold=True)
+    await keeper.keep(at(5), SAVED)
+    assert sorted(manifest.step for manifest in readable(tmp_path).values()) == [400, 500]
 
 
 async def test_a_late_best_is_not_the_newest(tmp_path: Path) -> None:
@@ -95,7 +115,7 @@ async def test_a_late_best_is_not_the_newest(tmp_path: Path) -> None:
     keeper, _ = keeper_in(tmp_path)
     for number in (2, 3, 4):
         await keeper.keep(at(number), SAVED)
-    await keeper.keep(at(1), SAVED, 9.0)
+    await judge(keeper, at(1), 9.0)
     assert load_newest(tmp_path).step == 400
     assert (tmp_path / "LATEST").read_text() == "step_400\n"
     assert best_of(tmp_path) == (tmp_path / "step_100", 9.0)
@@ -109,7 +129,7 @@ async def test_a_later_life_has_the_best_to_beat(tmp_path: Path, mark: str, best
     """What the mark says, where there is such a checkpoint and its score is a number; nothing before the first."""
     keeper, _ = keeper_in(tmp_path)
     found = [keeper.best]
-    await keeper.keep(at(1), SAVED, 7.5)
+    await judge(keeper, at(1), 7.5)
     assert [*found, keeper.best] == [None, 7.5]
     (tmp_path / "BEST").write_text(mark)
     assert keeper_in(tmp_path)[0].best == best
@@ -123,7 +143,7 @@ async def test_a_best_that_could_not_be_marked_is_none(tmp_path: Path, monkeypat
         raise CheckpointNotSaved("no room")
 
     monkeypatch.setattr(keeper.store, "mark_best", full)
-    await keeper.keep(at(1), SAVED, 7.5)
+    await judge(keeper, at(1), 7.5)
     await asyncio.sleep(0)
     assert (keeper.best, reports) == (None, ["no room"])
 
@@ -141,7 +161,7 @@ async def test_a_round_is_saved_once(tmp_path: Path) -> None:
     """The last round, which was due for a checkpoint anyway and turned out to be the best; also that of before."""
     keeper, _ = keeper_in(tmp_path)
     await keeper.keep(at(1), SAVED)
-    await keeper.keep(at(1), SAVED, 3.0)
+    await judge(keeper, at(1), 3.0)
     await keeper.keep(at(1), SAVED)
     assert [path.name for path in readable(tmp_path)] == ["step_100"]
     again, _ = keeper_in(tmp_path)
