@@ -39,7 +39,7 @@ _CODE = re.compile(r"([A-Z][A-Z_]+): (.*)", re.DOTALL)
 
 
 def channel_options(address: Address) -> list[tuple[str, int]]:
-    """docs/reliability.md says what was measured for each."""
+    """docs/operations.md says why each."""
     local = address.is_unix or address.is_loopback
     return [
         ("grpc.keepalive_time_ms", 5000),  # also arms TCP_USER_TIMEOUT, whose value is the next line
