@@ -1,7 +1,8 @@
 """A child that says one line on standard output, and then logs on standard error until its standard input closes.
 
-Its end is that of the process, not of its pipes: what it has started may hold those open for ever
-(test_what_the_environments_started_does_not_hold_up_stop).
+Invariants: its end is that of the process, not of its pipes, which what it has started may hold open for ever
+(test_what_the_environments_started_does_not_hold_up_stop); whoever waits for its end gets one, sooner or later
+(test_a_child_that_does_not_end_is_killed).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._parts[fd] = rest[-LINE_BYTES:]
         for line in lines:
             if fd == 2:
-                self._log.append(line.decode(errors="replace").rstrip())
+                self._log.append(line[-LINE_BYTES:].decode(errors="replace").rstrip())
             elif not self._said.done():
                 self._said.set_result(line)
 
