@@ -143,9 +143,14 @@ class _Run:
     ) -> Ran:
         recorder = BackgroundRecorder()
         training = self._training(recorder, recreate_at)
+
+        async def begin() -> None:
+            for episode in await asyncio.to_thread(self._begin, recorder):
+                training.window.add(episode.ret, episode.length)
+
         try:
             with self._showing(training), signals.heard_by(training.stop):
-                await training.run(servers, access, lambda made: self._keeper(training, recorder, made))
+                await training.run(servers, access, lambda made: self._keeper(training, recorder, made), begin)
         finally:
             await asyncio.to_thread(recorder.close)
         return await asyncio.to_thread(self._finish, training)
@@ -170,21 +175,14 @@ class _Run:
     def _training(self, recorder: BackgroundRecorder, recreate_at: Sequence[int]) -> Training:
         session = self._session
         checkpoint = session.checkpoint
-        window = EpisodeWindow()
-
-        async def begin() -> None:
-            for episode in await asyncio.to_thread(self._begin, recorder):
-                window.add(episode.ret, episode.length)
-
         training = Training(
             self._algorithm,
             self._config,
             recorder,
-            window,
+            EpisodeWindow(),
             session.progress,
             saved=None if checkpoint is None else Saved.of(checkpoint.parts),
             recreate_at=recreate_at,
-            on_begin=begin,
         )
         if checkpoint is not None:
             for damage in checkpoint.damaged:

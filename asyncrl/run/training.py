@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from asyncrl.config import RunConfig
 from asyncrl.learner.loop import LearnerThread, Standing, ThreadWish, Update
 from asyncrl.learner.machine import use_threads
 from asyncrl.learner.schedules import crossings
+from asyncrl.run.bare_errors import bare_errors
 from asyncrl.run.curves import LAG
 from asyncrl.run.evaluation import Evaluation
 from asyncrl.run.examining import Examiner
@@ -62,12 +63,8 @@ class Training:
         *,
         saved: Saved | None = None,
         recreate_at: Sequence[int] = (),
-        on_begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """From `progress` on, with the learner that `saved` is a copy of; segments end at the rounds `recreate_at`.
-
-        `on_begin` is awaited before the first round, once nothing is left that could refuse the run.
-        """
+        """From `progress` on, with the learner that `saved` is a copy of; segments end at the rounds `recreate_at`."""
         self.algorithm = algorithm
         self.config = config
         self.window = window
@@ -86,7 +83,7 @@ class Training:
         self._simulation_lanes: list[FleetLane] = []  # of the segment
         self._saved = saved
         self._recreate_at = sorted(recreate_at)
-        self._on_begin = on_begin
+        self._on_begin: Callable[[], Awaitable[None]] | None = None
         self._work: asyncio.Task[None] | None = None
         self._may_be_cancelled = False  # the work: nothing would be lost by it
         self._loop = asyncio.get_running_loop()
@@ -147,13 +144,19 @@ class Training:
             self.collector.stop()
 
     async def run(
-        self, servers: str | Sequence[str] | None, access: Access | None, make_keeper: Callable[[Learning], Keeper]
+        self,
+        servers: str | Sequence[str] | None,
+        access: Access | None,
+        make_keeper: Callable[[Learning], Keeper],
+        on_begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Until the budget is used up or `stop`. `make_keeper` is called once the environments' spec is known.
+        """Until the budget is used up or `stop`. `make_keeper` is called once the environments' spec is known,
+        `on_begin` before the first round, when nothing is left that could refuse the run.
 
         Raises what broke it: no servers, a fleet that is gone, a learner that failed. Cancelled, it closes everything
         and keeps nothing; `stop` is the way to end a run.
         """
+        self._on_begin = on_begin
         try:
             async with bare_errors(), asyncio.TaskGroup() as group:
                 if not self.stopping:
@@ -345,15 +348,3 @@ class Training:
             if math.isfinite(value):  # one NaN would be in the mean of a hundred episodes
                 self.window.add(value, length)
                 self._recorder.episode(ended.steps, value, length, self.elapsed_s)
-
-
-@contextlib.asynccontextmanager
-async def bare_errors() -> AsyncIterator[None]:
-    """The first error instead of the group of all: the others followed from it."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from group
