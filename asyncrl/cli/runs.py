@@ -14,7 +14,7 @@ from rich.table import Table
 
 from asyncrl.run.listing import RunSummary, State, list_runs
 
-STYLES: Final[dict[State, str]] = {"running": "green", "finished": "", "crashed": "red", "new": "dim"}
+STYLES: Final[dict[State, str]] = {"running": "green", "finished": "", "unfinished": "yellow", "new": "dim"}
 WIDE: Final = 110  # columns of a terminal; below it, what the names of runs usually say is left out
 ONLY_WIDE: Final = ("env", "algo", "seed", "SPS")
 LEFT: Final = ("run", "env", "algo", "state")

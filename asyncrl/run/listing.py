@@ -12,7 +12,7 @@ from asyncrl.run.result import read_result
 from asyncrl.run.row_files import Episode, read_metrics, read_monitor
 from asyncrl.run.run_dir import RunDir, run_dirs
 
-State = Literal["running", "finished", "crashed", "new"]
+State = Literal["running", "finished", "unfinished", "new"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _state(run: RunDir, *, has_result: bool, has_rows: bool) -> State:
         return "running"
     if has_result:
         return "finished"
-    return "crashed" if has_rows or run.checkpoints.exists() else "new"
+    return "unfinished" if has_rows or run.checkpoints.exists() else "new"
 
 
 def _written_at(run: RunDir) -> float:

@@ -23,7 +23,7 @@ def test_runs_are_listed(
     head, *rows = capsys.readouterr().out.splitlines()
     assert ("env" in head.split()) is has_env
     assert [row.split()[0] for row in rows] == ["CartPole-v1__ppo__1__1795015801", "CartPole-v1__ppo__2__1795015802"]
-    assert all("5.50" in row and "crashed" in row for row in rows)
+    assert all("5.50" in row and "unfinished" in row for row in rows)
 
 
 def test_no_runs_are_no_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
