@@ -163,7 +163,7 @@ def test_a_table_is_learned(changes: dict[str, Any]) -> None:
         anneal_lr=True,
         minibatch_size=256,
         learning_starts=10_000,
-        gradient_steps=30,
+        gradient_steps=60,  # of six seeds the worst is off by .12; with half as many, by 2.5
         target_network_frequency=320,
         end_e=1.0,
         **changes,
