@@ -60,9 +60,9 @@ ROW_TABLE: Final[dict[tuple[RowState, int], RowState]] = {
 LEGAL_FLAGS: Final = frozenset(flags for _, flags in ROW_TABLE)
 
 _ILLEGAL: Final = 255
-_NEXT: Final = np.full((len(RowState), 256), _ILLEGAL, np.uint8)
+_NEXT: Final = np.full(len(RowState) << 8, _ILLEGAL, np.uint8)  # by state << 8 | flags
 for (_state, _flags), _next in ROW_TABLE.items():
-    _NEXT[_state, _flags] = _next
+    _NEXT[_state << 8 | _flags] = _next
 
 
 def describe(flags: int) -> str:
@@ -80,15 +80,15 @@ class RowTracker:
 
     def advance(self, flags: Flags) -> None:
         """Account for one reply's flags `[B]`."""
-        following = _NEXT[self.state, flags]
-        if following.max(initial=0) == _ILLEGAL:
+        following = _NEXT.take((self.state.astype(np.uint16) << 8) | flags)
+        if _ILLEGAL in following.tobytes():
             row = int(np.argmax(following == _ILLEGAL))
             raise RemoteProtocolError(
                 f"row {row}: flags {describe(int(flags[row]))} are illegal after {RowState(int(self.state[row])).name}"
             )
         self.state = following
         self.t += (flags & NO_TRANSITION) == 0
-        first = np.flatnonzero(flags & FIRST)
+        first = (flags & FIRST).nonzero()[0]
         if first.size:
             self.episode[first] += 1
             self.t[first] = 0

@@ -54,7 +54,7 @@ def from_proto(messages: list[pb.InfoColumn], num_slots: int) -> list[InfoColumn
         tensors.check_shape(shape, dtype, f"info {message.key!r}")
         if math.prod(shape) * dtype.itemsize > MAX_INFO_BYTES:
             raise RemoteProtocolError(f"info {message.key!r}: over {MAX_INFO_BYTES} bytes a slot")
-        data = tensors.from_bytes(message.data, dtype, (count, *shape), f"info {message.key!r}").copy()
+        data = tensors.owned(message.data, dtype, (count, *shape), f"info {message.key!r}")
         columns.append(InfoColumn(message.key, np.arange(num_slots, dtype="<u4") if rows is None else rows, data))
     return columns
 
@@ -64,6 +64,6 @@ def read_rows(data: bytes, num_slots: int, what: str) -> tensors.Array:
     if len(data) % 4:
         raise RemoteProtocolError(f"{what}: {len(data)} bytes are no u4 array")
     rows = np.frombuffer(data, "<u4")
-    if rows.size and (int(rows[-1]) >= num_slots or not bool(np.all(rows[1:] > rows[:-1]))):
+    if rows.size and (int(rows[-1]) >= num_slots or not bool((rows[1:] > rows[:-1]).all())):
         raise RemoteProtocolError(f"{what}: not strictly ascending below {num_slots}")
     return rows

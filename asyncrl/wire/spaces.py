@@ -11,7 +11,7 @@ be (test_spaces_that_make_no_sense_are_refused); the wire form round-trips to an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -138,12 +138,18 @@ class SpaceSpec:
         return self.to_proto().SerializeToString(deterministic=True)
 
 
-def read_leaves(parts: Sequence[bytes], leaves: Sequence[Leaf], rows: int, what: str) -> list[tensors.Array]:
-    """Read-only arrays `[rows, *leaf.shape]` from one bytes object per leaf."""
+def read_leaves(
+    parts: Sequence[bytes],
+    leaves: Sequence[Leaf],
+    rows: int,
+    what: str,
+    read: Callable[[bytes, np.dtype[Any], Sequence[int], str], tensors.Array] = tensors.from_bytes,
+) -> list[tensors.Array]:
+    """Arrays `[rows, *leaf.shape]` from one bytes object per leaf: read-only views, or with `tensors.owned` copies."""
     if len(parts) != len(leaves):
         raise RemoteProtocolError(f"{what}: {len(parts)} arrays where the spec has {len(leaves)}")
     return [
-        tensors.from_bytes(part, leaf.dtype, (rows, *leaf.shape), f"{what}[{leaf.path or number}]")
+        read(part, leaf.dtype, (rows, *leaf.shape), f"{what}[{leaf.path or number}]")
         for number, (part, leaf) in enumerate(zip(parts, leaves, strict=True))
     ]
 

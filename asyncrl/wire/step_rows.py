@@ -24,7 +24,8 @@ from asyncrl.wire.spaces import Leaf, read_leaves
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
-_U4 = np.dtype("<u4")
+_B1, _U1, _U4, _I4 = np.dtype(np.bool_), np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i4")
+_F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
 _EMPTY_ROWS = np.zeros(0, _U4)
 _FIRST_SOFT = FIRST | SOFT
 _ERROR_CODES = frozenset(pb.ErrorCode.values())
@@ -132,8 +133,8 @@ def _encode_rare(rows: StepRows, message: pb.StepResult) -> None:
 def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | None = None) -> StepRows:
     """The rows of a STEP_RESULT body; `stack` is the lane's decoder where FRAME_STACK was agreed."""
     message = parse_body(pb.StepResult, body)
-    flags = tensors.from_bytes(message.flags, np.dtype("<u1"), (num_slots,), "flags").copy()
-    rewards = tensors.from_bytes(message.rewards, np.dtype("<f8"), (num_slots,), "rewards").copy()
+    flags = tensors.owned(message.flags, _U1, (num_slots,), "flags")
+    rewards = tensors.owned(message.rewards, _F8, (num_slots,), "rewards")
     final_rows = final_rows_of(flags)
     if message.final_rows != final_rows.tobytes():
         raise RemoteProtocolError("final_rows are not the rows that the flags say")
@@ -142,7 +143,7 @@ def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | No
         if message.stack_rows or message.stack_obs:
             raise RemoteProtocolError("whole stacks, but the frame-stack codec was not agreed on")
         final_obs = _final_leaves(message, leaves, len(final_rows))
-        obs = [leaf.copy() for leaf in read_leaves(message.obs, leaves, num_slots, "obs")]
+        obs = read_leaves(message.obs, leaves, num_slots, "obs", tensors.owned)
     else:
         obs, final_obs = _decode_stack(message, spec, (flags & _FIRST_SOFT) == FIRST, final_rows, stack)
     rows = StepRows(obs, rewards, flags, final_rows, final_obs, action_crc=message.action_crc)
@@ -155,7 +156,7 @@ def _final_leaves(message: pb.StepResult, leaves: tuple[Leaf, ...], count: int) 
         if message.final_obs:
             raise RemoteProtocolError("final observations, but no row that ended")
         return []
-    return [leaf.copy() for leaf in read_leaves(message.final_obs, leaves, count, "final_obs")]
+    return read_leaves(message.final_obs, leaves, count, "final_obs", tensors.owned)
 
 
 def _decode_stack(
@@ -187,21 +188,20 @@ def _decode_stack(
 
 def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slots: int) -> None:
     width, finals = spec.mask_size, len(rows.final_rows)
-    boolean = np.dtype(np.bool_)
     if message.mask:
-        rows.mask = tensors.from_bytes(message.mask, boolean, (num_slots, width), "mask").copy()
+        rows.mask = tensors.owned(message.mask, _B1, (num_slots, width), "mask")
     if message.final_mask:
-        rows.final_mask = tensors.from_bytes(message.final_mask, boolean, (finals, width), "final_mask").copy()
+        rows.final_mask = tensors.owned(message.final_mask, _B1, (finals, width), "final_mask")
     if message.to_play:
-        rows.to_play = tensors.from_bytes(message.to_play, np.dtype("<i4"), (num_slots,), "to_play").copy()
+        rows.to_play = tensors.owned(message.to_play, _I4, (num_slots,), "to_play")
     if message.stat_rows or message.stat_returns or message.stat_lengths or message.stat_times:
         stat_rows = info_codec.read_rows(message.stat_rows, num_slots, "stat_rows")
         shape = (len(stat_rows),)
         rows.stats = EpisodeStats(
             stat_rows,
-            tensors.from_bytes(message.stat_returns, np.dtype("<f8"), shape, "stat_returns").copy(),
-            tensors.from_bytes(message.stat_lengths, _U4, shape, "stat_lengths").copy(),
-            tensors.from_bytes(message.stat_times, np.dtype("<f4"), shape, "stat_times").copy(),
+            tensors.owned(message.stat_returns, _F8, shape, "stat_returns"),
+            tensors.owned(message.stat_lengths, _U4, shape, "stat_lengths"),
+            tensors.owned(message.stat_times, _F4, shape, "stat_times"),
         )
     if message.infos:
         rows.infos = info_codec.from_proto(list(message.infos), num_slots)

@@ -22,7 +22,6 @@ Array = npt.NDArray[Any]
 
 MAX_DIMS: Final = 16  # NumPy 1 has room for 32; the slot axis and the stack axis are among them
 MAX_SLOT_BYTES: Final = 256 * 1024 * 1024  # of one array and one slot
-_BOOL: Final = np.dtype(np.bool_)
 
 # bf16 has no NumPy dtype; it travels and is held as its 16 raw bits.
 _TABLE: dict[int, np.dtype[Any]] = {
@@ -72,13 +71,18 @@ def to_bytes(array: Array) -> bytes:
     return array.tobytes()
 
 
-def from_bytes(data: bytes, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> Array:
-    """A read-only view of `data` as an array; `what` names the field in the error."""
+def from_bytes(data: bytes | bytearray, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> Array:
+    """A view of `data` as an array, read-only if `data` is; `what` names the field in the error."""
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) != wanted:
         raise RemoteProtocolError(f"{what}: {len(data)} bytes where {tuple(shape)} of {dtype} needs {wanted}")
     array = np.frombuffer(data, dtype)
     # Any other byte in a bool array makes NumPy's sums and negations wrong.
-    if dtype == _BOOL and wanted and array.view(np.uint8).max() > 1:
+    if dtype.kind == "b" and wanted and array.view(np.uint8).max() > 1:
         raise RemoteProtocolError(f"{what}: a bool is 0 or 1, not {array.view(np.uint8).max()}")
-    return array.reshape(shape)
+    return array if len(shape) == 1 else array.reshape(shape)
+
+
+def owned(data: bytes, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> Array:
+    """As `from_bytes`, but writable and in memory of its own."""
+    return from_bytes(bytearray(data), dtype, shape, what)

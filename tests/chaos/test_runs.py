@@ -281,6 +281,7 @@ async def test_lanes_that_die_all_the_time(tmp_path: Path, monkeypatch: pytest.M
     print(f"{mode}: {losses} lanes lost, {watch.short} short unrolls, {watch.cuts} rows cut, {watch.steps:,} steps")
 
 
+@pytest.mark.slow  # a comparison of rates wants the machine for itself
 async def test_a_dozing_lane_slows_no_other(tmp_path: Path) -> None:
     """Eight lanes, async; one of them takes ten times as long in every other window: the seven keep their rate."""
     flag = tmp_path / "doze"
