@@ -33,8 +33,8 @@ class NatureCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for conv in self.convs:
-            x = F.relu(conv(x))
-        return F.relu(self.out(x.flatten(1)))
+            x = conv(x).relu_()
+        return _dense(self.out, x)
 
 
 class ImpalaCNN(nn.Module):
@@ -53,7 +53,7 @@ class ImpalaCNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for stage in self.stages:
             x = stage(x)
-        return F.relu(self.out(F.relu(x).flatten(1)))
+        return _dense(self.out, F.relu(x))
 
 
 class _Stage(nn.Module):
@@ -71,6 +71,13 @@ class _Stage(nn.Module):
             residual: Tensor = outer(F.relu(inner(F.relu(x))))
             x = x + residual
         return x
+
+
+def _dense(layer: nn.Module, x: Tensor) -> Tensor:
+    """Behind [N, C, H, W]. It reads channel after channel of each place, which is how convolutions leave them in memory:
+    in the other order both directions would copy them."""
+    out: Tensor = layer(x.permute(0, 2, 3, 1).flatten(1))
+    return out.relu_()
 
 
 def _conv(channels: int, out: int, side: int, stride: int, padding: int = 0) -> nn.Conv2d:

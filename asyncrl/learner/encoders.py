@@ -10,6 +10,7 @@ is refused by name (test_text_is_refused_by_name).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,13 +100,34 @@ class ImageEncoder(nn.Module):
         if self._order is not None:
             x = x.permute(0, *(axis + 1 for axis in self._order))
         x = x.reshape(len(x), self.channels, self.height, self.width)
-        # Channels side by side suit tensor cores in bfloat16, and CPUs in float32, where learning is a third faster.
-        is_fast = x.is_cuda is (self._dtype == torch.bfloat16)
-        order = torch.channels_last if is_fast else torch.contiguous_format
-        found = x.to(self._dtype, memory_format=order)
+        # Channels side by side suit CPUs, and tensor cores in bfloat16.
+        if x.is_cuda and self._dtype != torch.bfloat16:
+            found = x.to(self._dtype, memory_format=torch.contiguous_format)
+        elif x.is_cuda or lies_side_by_side(x):
+            found = x.to(self._dtype, memory_format=torch.channels_last)
+        else:
+            found = _side_by_side(x, self._dtype)
         if self._scale == 1.0:
             return found
         return found * self._scale if found is x else found.mul_(self._scale)
+
+
+def has_planes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether a row of this shape is a stack of frames, [C, H, W] in bytes."""
+    return dtype == np.uint8 and len(shape) == 3 and _channels_first(shape) is None and min(shape[1:]) >= MIN_SIDE
+
+
+def lies_side_by_side(x: Tensor) -> bool:
+    """Whether the channels of [N, C, H, W] are next to each other in memory."""
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _side_by_side(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same with its channels next to each other: plane by plane, in half the time that `to` takes."""
+    found = torch.empty_like(x, dtype=dtype, memory_format=torch.channels_last)
+    for channel in range(x.shape[1]):
+        found[:, channel] = x[:, channel]
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ vectors

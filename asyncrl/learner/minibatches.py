@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.learner.batches import Batch
+from asyncrl.learner.encoders import lies_side_by_side
 from asyncrl.learner.model import ActorCritic
 from asyncrl.records import Array
 
@@ -57,9 +58,16 @@ class RowSplit:
             yield Part(part)
 
     def forward(self, model: ActorCritic, part: Part) -> tuple[Tensor, Tensor]:
-        obs = [leaf.index_select(0, part.rows) for leaf in self._obs]
+        obs = [rows_of_leaf(leaf, part.rows) for leaf in self._obs]
         out = model.step(obs, self._first.index_select(0, part.rows), [])
         return out.params, out.value
+
+
+def rows_of_leaf(leaf: Tensor, rows: Tensor) -> Tensor:
+    """In the order of memory that the leaf has."""
+    if leaf.dim() == 4 and lies_side_by_side(leaf):
+        return leaf.movedim(1, 3).index_select(0, rows).movedim(3, 1)
+    return leaf.index_select(0, rows)
 
 
 class SlotSplit:

@@ -21,7 +21,7 @@ from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.networks import linear
 from asyncrl.learner.normalisers import ObsNormaliser, RewardScaler
 from asyncrl.learner.recurrent import GRU
-from asyncrl.learner.torsos import build_torso
+from asyncrl.learner.torsos import Torso, build_torso
 from asyncrl.wire.spec import LaneSpec
 
 
@@ -37,6 +37,7 @@ class Model(nn.Module):
     """What a `TorchPolicy` can act with."""
 
     config: ModelConfig
+    torso: Torso
     head: Head
 
     @property

@@ -10,7 +10,6 @@ Invariants: the acting copy's tensors are written into and never replaced
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.keyed_noise import STEP_BITS, uniform
+from asyncrl.learner.acting_copy import acting_copy
 from asyncrl.learner.machine import check_bf16, use_threads
 from asyncrl.learner.model import Model, Outputs
 from asyncrl.learner.publishing import Published, tensors_of
@@ -51,7 +51,7 @@ class ModelPolicy:
         self._device = model.device if device is None else torch.device(device)
         if model.config.bf16:
             check_bf16(self._device)
-        self._model = copy.deepcopy(model).to(self._device).eval().requires_grad_(False)
+        self._model = acting_copy(model, self._device)
         self._tensors = tensors_of(self._model)
         self._box = box
         self._staging = Staging(self._device)

@@ -11,6 +11,7 @@ import torch
 from asyncrl.config import PPOConfig
 from asyncrl.errors import LocalProtocolError
 from asyncrl.learner.batches import Stage
+from asyncrl.learner.encoders import lies_side_by_side
 from asyncrl.records import Unroll
 from tests.unit.learner.unrolls import acted, lanes_of, lost_at, model_for
 
@@ -62,6 +63,24 @@ def test_images_stay_uint8() -> None:
     batch = Stage(CPU).load([dataclasses.replace(whole, obs=[frames], end_obs=[ends], last_obs=[frames[0]])])
     assert batch.obs[0].dtype == batch.after[0].dtype == torch.uint8
     assert torch.equal(batch.obs[0], torch.from_numpy(frames))
+
+
+def test_frames_lie_side_by_side() -> None:
+    """Frames of two lanes, and those after them, are what they were; their channels are neighbours in memory."""
+    whole = unroll()
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (96, 6, 4, 36, 40), dtype=np.uint8)
+    ends = rng.integers(0, 256, (len(whole.end_rows), 4, 36, 40), dtype=np.uint8)
+    whole = dataclasses.replace(whole, obs=[frames], end_obs=[ends], last_obs=[frames[0]])
+    batch = Stage(CPU).load(lanes_of(whole, [2, 4]))
+    assert torch.equal(batch.obs[0], torch.from_numpy(frames))
+    assert np.array_equal(np.sort(batch.after[0].flatten(1)[6:].sum(1)), np.sort(ends.reshape(len(ends), -1).sum(1)))
+    assert lies_side_by_side(batch.obs[0].flatten(0, 1))
+    assert lies_side_by_side(batch.after[0])
+    valid = rng.random((96, 6)) > 0.2
+    some = dataclasses.replace(whole, valid=valid, end_rows=whole.end_rows[:0], end_obs=[ends[:0]])
+    expected = frames * valid[:, :, None, None, None]
+    assert torch.equal(Stage(CPU).load([some]).obs[0], torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize("dtype", ["u2", "u4", "u8", "i1", "f8", "f2", "b1"])

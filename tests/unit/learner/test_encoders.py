@@ -10,11 +10,20 @@ import torch
 from gymnasium import spaces
 
 from asyncrl.errors import ConfigError
-from asyncrl.learner.encoders import MIN_SIDE, FlatEncoder, ImageEncoder, is_image, is_normalisable, observation_nodes
+from asyncrl.learner.encoders import (
+    MIN_SIDE,
+    FlatEncoder,
+    ImageEncoder,
+    has_planes,
+    is_image,
+    is_normalisable,
+    lies_side_by_side,
+    observation_nodes,
+)
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.spaces import Node
 from envserver.gym_spec import space_spec
-from tests.unit.learner.spaces_served import AnySpace, rows_of, tensors
+from tests.unit.learner.spaces_served import FRAMES, AnySpace, rows_of, tensors
 
 
 def nodes_of(space: AnySpace) -> list[Node]:
@@ -84,6 +93,28 @@ def test_images_come_with_channels_first(shape: tuple[int, ...], channels: int, 
     assert encoded.shape == (2, channels, 84, 90)
     for c, y, x in ((0, 0, 0), (channels - 1, 83, 89), (channels // 2, 10, 70)):
         assert float(encoded[1, c, y, x]) == pytest.approx(leaf[1][index(c, y, x)] / 255.0)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_order_in_memory_changes_no_value(bf16: bool) -> None:
+    """Frames that came plane by plane, or with their channels side by side, end side by side and bit-equal."""
+    (leaf,) = rows_of(FRAMES, 3)
+    planes = torch.from_numpy(leaf)
+    encoder = ImageEncoder(nodes_of(FRAMES)[0], bf16=bf16)
+    found = [encoder(planes), encoder(planes.contiguous(memory_format=torch.channels_last))]
+    expected = planes.to(found[0].dtype) * (1 / 255)
+    for each in found:
+        assert torch.equal(each, expected)
+        assert lies_side_by_side(each)
+
+
+def test_frames_are_told_from_other_bytes() -> None:
+    """Stacks of frames alone have planes: not boards, colours at the end, or numbers."""
+    assert has_planes((4, 84, 84), np.dtype(np.uint8))
+    assert not has_planes((84, 84, 3), np.dtype(np.uint8))
+    assert not has_planes((4, 8, 8), np.dtype(np.uint8))
+    assert not has_planes((4, 84, 84), np.dtype(np.float32))
+    assert not has_planes((84, 84), np.dtype(np.uint8))
 
 
 def test_what_counts_as_an_image() -> None:

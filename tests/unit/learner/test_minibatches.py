@@ -8,7 +8,8 @@ import torch
 
 from asyncrl.config import PPOConfig
 from asyncrl.learner.batches import Batch, Stage
-from asyncrl.learner.minibatches import RowSplit, SlotSplit, split_of
+from asyncrl.learner.encoders import lies_side_by_side
+from asyncrl.learner.minibatches import RowSplit, SlotSplit, rows_of_leaf, split_of
 from asyncrl.learner.model import ActorCritic
 from tests.unit.learner.unrolls import acted, lost_at, model_for
 
@@ -62,6 +63,16 @@ def test_the_model_says_of_a_part_what_it_says_of_the_rows(gru_size: int) -> Non
         params, value = split.forward(model, part)
         torch.testing.assert_close(params, whole.params.flatten(0, 1)[part.rows], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(value, torch.from_numpy(batch.value).flatten()[part.rows], atol=1e-5, rtol=1e-5)
+
+
+def test_rows_of_frames_keep_their_order_in_memory() -> None:
+    """Drawn frames are those of the batch, and lie as it has them."""
+    frames = torch.randint(0, 256, (10, 36, 36, 4), dtype=torch.uint8).movedim(3, 1)
+    rows = torch.tensor([7, 0, 7])
+    for leaf in (frames, frames.contiguous()):
+        drawn = rows_of_leaf(leaf, rows)
+        assert torch.equal(drawn, leaf[rows])
+        assert lies_side_by_side(drawn) is lies_side_by_side(leaf)
 
 
 def test_shuffles_follow_from_the_seed() -> None:
