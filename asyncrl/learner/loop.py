@@ -36,7 +36,6 @@ from asyncrl.buffers.handoff import Handoff
 from asyncrl.buffers.staleness import Staleness, StalenessCounts
 from asyncrl.config import RunConfig
 from asyncrl.errors import AsyncRLError, LocalProtocolError
-from asyncrl.learner.allocation import keep_freed_memory
 from asyncrl.learner.machine import use_threads
 from asyncrl.learner.publishing import Published, publish
 from asyncrl.params import ParamMailbox
@@ -194,7 +193,6 @@ class LearnerThread:
     def _run(self) -> None:
         try:
             use_threads(self._config.learner_threads)
-            keep_freed_memory()
             self._learn()
         except BaseException as error:  # whatever it is, the loop has to know
             failure = LearnerFailed(f"round {self.standing.rounds + 1}: {type(error).__name__}: {error}")

@@ -24,6 +24,7 @@ from asyncrl.client.credentials import Access
 from asyncrl.client.loop_factory import new_event_loop
 from asyncrl.config import RunConfig, algorithm_of
 from asyncrl.errors import ConfigError
+from asyncrl.learner.allocation import keep_freed_memory
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.dashboard import Dashboard
 from asyncrl.run.keeping import Keeper
@@ -86,6 +87,7 @@ def run_to_the_end(
     """
     for address in () if servers is None else addresses(servers):
         parse(address)  # a mistake in it should leave no directory
+    keep_freed_memory()  # before there are threads
     say = _patient(say)
     with StopSignals(say, lambda: None if dashboard is None else dashboard.leave()) as signals:
         session = open_session(algorithm, config)
