@@ -74,8 +74,8 @@ class _Stage(nn.Module):
 
 
 def _dense(layer: nn.Module, x: Tensor) -> Tensor:
-    """Behind [N, C, H, W]. It reads channel after channel of each place, as convolutions leave them in memory: in the other
-    order both directions would copy them."""
+    """Behind [N, C, H, W]. It reads channel after channel of each place, as convolutions leave them in memory; in the
+    other order both directions would copy them."""
     out: Tensor = layer(x.permute(0, 2, 3, 1).flatten(1))
     return out.relu_()
 
