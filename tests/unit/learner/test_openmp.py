@@ -21,7 +21,7 @@ print(json.dumps([before, after, {name: os.environ.get(name) for name in ("GOMP_
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ({}, {"GOMP_SPINCOUNT": "5000", "OMP_WAIT_POLICY": None}),
+        ({}, {"GOMP_SPINCOUNT": "20000", "OMP_WAIT_POLICY": None}),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": "ACTIVE"}),
         ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": None}),
         ({"KMP_BLOCKTIME": "1"}, {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None}),
