@@ -75,7 +75,7 @@ class RunConfig:
     # ---- the machine
 
     device: str = "auto"  # auto, cpu, cuda
-    bf16: bool = False  # autocast to bfloat16, channels last
+    bf16: bool = False  # autocast to bfloat16
     compile: bool = False  # torch.compile
     learner_threads: int = 0  # of torch; 0: chosen, and printed
     act_threads: int = 0  # of torch; 0: chosen, and printed
