@@ -24,6 +24,7 @@ import asyncrl
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.snapshots import SimulateEntry
 from asyncrl.wire._generated import env_pb2 as pb
+from benchmarks.bare_looks import rate
 from benchmarks.report import Report, Row
 from envserver.recipe import Recipe
 from envserver.registry import parse_env_option
@@ -84,7 +85,7 @@ class Looking:
             look.step(actions[number % 256])
             codec.capture(look)
 
-        self._keep("bare loop", _rate(bare, self._round_s))
+        self._keep("bare loop", rate(bare, self._round_s))
         self._notes["bare loop"] = f"{reason}, {1e6 / self._rates['bare loop'][-1]:.0f} µs an entry"
         ale = getattr(env.unwrapped, "ale", None)
         if ale is not None:
@@ -96,7 +97,7 @@ class Looking:
                     ale.act(game_actions[number % len(game_actions)])
                 ale.cloneState()
 
-            self._keep("unwrapped", _rate(unwrapped, self._round_s))
+            self._keep("unwrapped", rate(unwrapped, self._round_s))
 
     # ------------------------------------------------------------------ over a lane
 
@@ -116,28 +117,28 @@ class Looking:
             if lane.exports:
                 (state,) = await lane.export([root])
                 self._keep("signed states", await waves(state))
-            self._keep("naive", await self._naive(fleet, root, actions))
+            self._keep("naive", await naive_rate(fleet, root, actions, self._round_s))
             held = [SimulateEntry(root, [actions[0]], keep_as=lane.new_id(), want_obs=False) for _ in range(1000)]
             before = lane.store_bytes
             assert (await lane.simulate(held)).ok.all()
             self._notes["lane"] = f"{(lane.store_bytes - before) / 1e6:.1f} MB per 1000 snapshots, frames counted twice"
 
-    async def _naive(self, fleet: Fleet, root: int, actions: Any) -> float:
-        lane = fleet.lanes[0]
-        ends, count = time.monotonic() + self._round_s, 0
-        began = time.monotonic()
-        while time.monotonic() < ends:
-            await lane.snapshots.restore(0, root)
-            await fleet.recv()
-            lane.step([actions[count % 256]])
-            await fleet.recv()
-            ids = await lane.snapshots.snapshot([0])
-            await lane.snapshots.release(ids)
-            count += 1
-        return count / (time.monotonic() - began)
-
     def _keep(self, name: str, rate: float) -> None:
         self._rates.setdefault(name, []).append(rate)
+
+
+async def naive_rate(fleet: Fleet, root: int, actions: Any, seconds: float) -> float:
+    """Looks a second of one lane's only slot, a request each to load, step and save. `actions` [256, 1]."""
+    lane, began, count = fleet.lanes[0], time.monotonic(), 0
+    while time.monotonic() - began < seconds:
+        await lane.snapshots.restore(0, root)
+        await fleet.recv()
+        lane.step([actions[count % 256]])
+        await fleet.recv()
+        ids = await lane.snapshots.snapshot([0])
+        await lane.snapshots.release(ids)
+        count += 1
+    return count / (time.monotonic() - began)
 
 
 async def _wave(fleet: Fleet, parent: int | bytes, actions: Any, first: int) -> None:
@@ -164,16 +165,6 @@ async def _rate_of_waves(wave: Callable[[int], Awaitable[None]], seconds: float)
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(again())
-    return count / (time.monotonic() - began)
-
-
-def _rate(look: Callable[[int], None], seconds: float) -> float:
-    for number in range(20):
-        look(number)
-    began, count = time.monotonic(), 0
-    while time.monotonic() - began < seconds:
-        look(count)
-        count += 1
     return count / (time.monotonic() - began)
 
 
