@@ -64,15 +64,15 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     """kill -9 in async mode: replay, ε, β and ratio go on from the checkpoint, and not from the beginning."""
     often = {"checkpoint_every": 640, "keep_checkpoints": 50}
     config = settings(tmp_path, "apex", **often, exploration_fraction=1.0, beta_final=1.0)
-    killed_after("apex", config, 4)
+    killed_after("apex", config, 2600)
     at = final(config).step
-    assert 2000 < at < 6400
+    assert 0 < at <= 2600
     run_to_the_end("apex", config)
     after = [row for row in updates(tmp_path) if row["step"] >= at]
     assert len(after) > 10
     exploration = Exploration(config)
     for earlier, row in pairwise(after):
-        assert row["replay/size"] > 1500
+        assert row["replay/size"] > 0.8 * at
         assert row["charts/epsilon"] == pytest.approx(exploration.mean_at(earlier["step"]), abs=1e-9)
         assert row["replay/beta"] == pytest.approx(0.4 + 0.6 * earlier["step"] / 6400, abs=0.01)
         assert row["replay/ratio"] == pytest.approx(config.gradient_steps / 64, rel=0.01)
