@@ -56,8 +56,8 @@ def settings(tmp_path: Path, name: str, algorithm: str = "ppo", **changed: Any) 
     return resolve(algorithm, **(values | ALGORITHMS[algorithm] | changed))
 
 
-# Kills its own process group, servers and lanes with it, when a checkpoint of more steps than that is about to count. It
-# counts no checkpoints: where the disk is slow, rounds go by without one.
+# Kills its own process group, servers and lanes with it, when a checkpoint of more steps than that is about to count.
+# It counts no checkpoints: where the disk is slow, rounds go by without one.
 DOOMED: Final = """
 import os, signal, sys
 from pathlib import Path
@@ -76,7 +76,7 @@ main()
 
 
 def killed_after(algorithm: str, config: RunConfig, steps: int) -> int:
-    """Run it in a process that dies while it writes the first checkpoint after so many steps; the round of the one before."""
+    """Run it in a process that dies while it writes the first checkpoint after so many steps; the round of the last."""
     file = Path(config.run_dir) / "settings.yaml"
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
     file.write_text(json.dumps(values))
