@@ -3,7 +3,7 @@
 libgomp, which torch computes with, lets a thread that has nothing to do spin for milliseconds. Learner and acting
 thread have helpers of their own, lanes want the same cores, and whoever has to wait for a core waits for a spinning
 one: with two busy neighbours on two cores a DQN run did 94 steps a second, and 376 when they fell asleep within 0.1 ms.
-But to wake one up takes as long: alone, updates of DQN on frames take 19 ms a gradient step then, and 15 where helpers
+But to wake one up takes as long: alone, a run of DQN on Pong takes 24 ms a gradient step then, and 18 where helpers
 wait for 1.4 ms, which beside a busy neighbour costs next to nothing more.
 
 Invariant: what the user has set is left alone (test_who_waits_sleeps_unless_told_otherwise).
