@@ -6,6 +6,7 @@ starts it; the last line of output has the looks a second of all processes, and 
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import os
@@ -13,9 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from envserver.recipe import Recipe
 from envserver.registry import parse_env_option
@@ -36,27 +35,32 @@ def rate(look: Callable[[int], None], seconds: float) -> float:
     return count / (time.monotonic() - began)
 
 
-def work(option: str, seconds: float, barrier: Any, results: Any) -> None:
+class Looks(NamedTuple):
+    """One environment's, by number of the look: `bare` is wrapped, `unwrapped` the emulator's part of it, if any."""
+
+    bare: Callable[[int], None]
+    unwrapped: Callable[[int], None] | None
+    codec: str
+
+
+def looks_of(option: str) -> Looks:
     recipe = Recipe(parse_env_option(option), {}, capturable=True)
     chosen, reason = choose("auto", recipe.make)
     assert chosen is not None, reason
     codec, env = chosen
     env.reset(seed=1)
+    space = copy.deepcopy(env.action_space)  # a space that is sampled from belongs to the state
+    actions = [space.sample() for _ in range(BATCH)]
     state, _ = codec.capture(env)
-    space: Any = env.action_space
-    actions = np.random.default_rng(0).integers(space.n, size=BATCH) + space.start
 
     def bare(number: int) -> None:
         look = codec.restore(env, state, number)
         look.step(actions[number % BATCH])
         codec.capture(look)
 
-    barrier.wait()
-    wrapped = rate(bare, seconds)
     ale: Any = getattr(env.unwrapped, "ale", None)
     if ale is None:
-        results.put((wrapped, 0.0))
-        return
+        return Looks(bare, None, reason)
     saved, games = ale.cloneState(), ale.getMinimalActionSet()
 
     def unwrapped(number: int) -> None:
@@ -65,8 +69,15 @@ def work(option: str, seconds: float, barrier: Any, results: Any) -> None:
             ale.act(games[number % len(games)])
         ale.cloneState()
 
+    return Looks(bare, unwrapped, reason)
+
+
+def work(option: str, seconds: float, barrier: Any, results: Any) -> None:
+    looks = looks_of(option)
     barrier.wait()
-    results.put((wrapped, rate(unwrapped, seconds)))
+    wrapped = rate(looks.bare, seconds)
+    barrier.wait()
+    results.put((wrapped, 0.0 if looks.unwrapped is None else rate(looks.unwrapped, seconds)))
 
 
 def bare_rates(option: str, seconds: float) -> tuple[float, float]:

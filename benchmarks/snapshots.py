@@ -10,7 +10,6 @@ to load, step and save, one after the other. `unwrapped`: the emulator alone, fo
 from __future__ import annotations
 
 import asyncio
-import copy
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -24,11 +23,8 @@ import asyncrl
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.snapshots import SimulateEntry
 from asyncrl.wire._generated import env_pb2 as pb
-from benchmarks.bare_looks import rate
+from benchmarks.bare_looks import looks_of, rate
 from benchmarks.report import Report, Row
-from envserver.recipe import Recipe
-from envserver.registry import parse_env_option
-from envserver.snapshots.probing import choose
 
 UNIT = "entries/s"
 WAVE = 64
@@ -71,33 +67,11 @@ class Looking:
     # ------------------------------------------------------------------ without a wire
 
     def _in_process(self) -> None:
-        recipe = Recipe(parse_env_option(self._option), {}, capturable=True)
-        chosen, reason = choose("auto", recipe.make)
-        assert chosen is not None, reason
-        codec, env = chosen
-        env.reset(seed=1)
-        space = copy.deepcopy(env.action_space)  # a space that is sampled from belongs to the state
-        actions = [space.sample() for _ in range(256)]
-        state, _ = codec.capture(env)
-
-        def bare(number: int) -> None:
-            look = codec.restore(env, state, number)
-            look.step(actions[number % 256])
-            codec.capture(look)
-
-        self._keep("bare loop", rate(bare, self._round_s))
-        self._notes["bare loop"] = f"{reason}, {1e6 / self._rates['bare loop'][-1]:.0f} µs an entry"
-        ale = getattr(env.unwrapped, "ale", None)
-        if ale is not None:
-            saved, game_actions = ale.cloneState(), ale.getMinimalActionSet()
-
-            def unwrapped(number: int) -> None:
-                ale.restoreState(saved)
-                for _ in range(4):
-                    ale.act(game_actions[number % len(game_actions)])
-                ale.cloneState()
-
-            self._keep("unwrapped", rate(unwrapped, self._round_s))
+        looks = looks_of(self._option)
+        self._keep("bare loop", rate(looks.bare, self._round_s))
+        self._notes["bare loop"] = f"{looks.codec}, {1e6 / self._rates['bare loop'][-1]:.0f} µs an entry"
+        if looks.unwrapped is not None:
+            self._keep("unwrapped", rate(looks.unwrapped, self._round_s))
 
     # ------------------------------------------------------------------ over a lane
 
