@@ -30,7 +30,7 @@ from asyncrl.run.manifests import best_of, readable
 from asyncrl.run.progress import Progress
 from asyncrl.run.serving import Serving
 from tests.rpc.serving import serving
-from tests.unit.run.tiny_training import TinyRun, tiny_config
+from tests.unit.run.tiny_training import TinyRun, failing_in_the_third, tiny_config
 
 pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
 
@@ -198,17 +198,7 @@ async def test_trouble_with_an_evaluation_is_an_event(
 
 async def test_a_failed_update_is_not_kept(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that was due while the update that failed was running: half trained weights, which nobody wants."""
-    update, began, may_fail = PPO.update, threading.Event(), threading.Event()
-
-    def fails_in_the_third(self: PPO, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
-        if unrolls[0].round < 2:
-            return update(self, unrolls, progress)
-        self.model.value_out.bias.data.fill_(1e9)
-        began.set()
-        assert may_fail.wait(30)
-        raise ZeroDivisionError("nothing to divide by")
-
-    monkeypatch.setattr(PPO, "update", fails_in_the_third)
+    began, may_fail = failing_in_the_third(monkeypatch)
     run = TinyRun(tmp_path)
 
     async def ask() -> None:

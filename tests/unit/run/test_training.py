@@ -26,7 +26,7 @@ from asyncrl.run.checkpoints import Checkpoint, load_newest
 from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.progress import Progress
 from tests.rpc.serving import served, serving
-from tests.unit.run.tiny_training import TinyRun, tiny_config
+from tests.unit.run.tiny_training import TinyRun, failing_in_the_third, tiny_config
 
 pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
 
@@ -140,17 +140,7 @@ async def test_a_learner_that_fails_while_it_is_stopped_keeps_nothing(
 ) -> None:
     """Collection ends, on request or by an error of its own, while the update runs that fails: its error comes out, and
     half trained weights are in no checkpoint."""
-    update, began, may_fail = PPO.update, threading.Event(), threading.Event()
-
-    def fails_in_the_third(self: PPO, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
-        if unrolls[0].round < 2:
-            return update(self, unrolls, progress)
-        self.model.value_out.bias.data.fill_(1e9)
-        began.set()
-        assert may_fail.wait(30)
-        raise ZeroDivisionError("nothing to divide by")
-
-    monkeypatch.setattr(PPO, "update", fails_in_the_third)
+    began, may_fail = failing_in_the_third(monkeypatch)
     run = TinyRun(tmp_path)
 
     async def end() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from asyncrl.config import RunConfig
+from asyncrl.learner.ppo import PPO
+from asyncrl.records import Unroll
 from asyncrl.run.checkpoints import CheckpointStore
 from asyncrl.run.files import FILES, Files
 from asyncrl.run.keeping import Keeper
@@ -114,3 +119,19 @@ class TinyRun:
         """The task of `run`, which ends in here or is waited for."""
         async with asyncio.TaskGroup() as group:
             yield group.create_task(self.run(servers))
+
+
+def failing_in_the_third(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """The third update spoils the weights, says so, and fails once it may: the two events."""
+    update, began, may_fail = PPO.update, threading.Event(), threading.Event()
+
+    def fails_in_the_third(self: PPO, unrolls: Sequence[Unroll], progress: float) -> dict[str, float]:
+        if unrolls[0].round < 2:
+            return update(self, unrolls, progress)
+        self.model.value_out.bias.data.fill_(1e9)
+        began.set()
+        assert may_fail.wait(30)
+        raise ZeroDivisionError("nothing to divide by")
+
+    monkeypatch.setattr(PPO, "update", fails_in_the_third)
+    return began, may_fail
