@@ -75,7 +75,7 @@ class NativeAtariHost(NativeHost):
         return AtariVectorEnv(
             settings.game,
             wish.num_slots,
-            num_threads=1,
+            num_threads=min(recipe.alias.threads, wish.num_slots),
             max_num_frames_per_episode=_NO_LIMIT,
             repeat_action_probability=settings.repeat_action_probability,
             full_action_space=settings.full_action_space,

@@ -9,7 +9,8 @@ keyword arguments, never an id, a module or a path.
     theirs=their_pkg:Theirs-v0              import their_pkg, then the id that it registered
 
 Keys of the JSON that start with `$` speak to the server: `{"$allow": {"size": {"type": "integer",
-"maximum": 64}}}` lets clients choose `size`. For `ALE/*` ids `"preprocess": false` serves the bare
+"maximum": 64}}}` lets clients choose `size`; `{"$threads": 2}` has a native host step its
+rows with two threads. For `ALE/*` ids `"preprocess": false` serves the bare
 environment; otherwise they get the standard Atari preprocessing, whose settings clients may choose.
 
 Invariants: a name with a colon never comes from the wire (test_alias_table); importing this module
@@ -33,6 +34,8 @@ ALIAS: Final = re.compile(r"[A-Za-z0-9_.\-/]{1,80}")
 _ENTRY_POINT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _ENV_ID: Final = re.compile(r"([A-Za-z_][\w.]*:)?[A-Za-z0-9_.\-/]{1,80}")
 _ALLOW: Final = "$allow"
+_THREADS: Final = "$threads"
+MAX_THREADS: Final = 64
 _STEPS: Final = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
 _PROBABILITY: Final = {"type": "number", "minimum": 0.0, "maximum": 1.0}
 
@@ -68,7 +71,7 @@ class EnvAlias:
     """One environment that the owner serves. Exactly one of `env_id` and `entry_point` is set.
 
     `kwargs` are fixed by the owner; `kwargs_schema` is the JSON Schema of those that a client may
-    choose. `preprocess` says that the Atari preprocessing wraps it.
+    choose. `preprocess` says that the Atari preprocessing wraps it, `threads` how many step a lane of it.
     """
 
     alias: str
@@ -77,6 +80,7 @@ class EnvAlias:
     kwargs: dict[str, Any] = field(default_factory=dict)
     kwargs_schema: dict[str, Any] = field(default_factory=lambda: kwargs_schema.object_schema(GENERIC_KWARGS))
     preprocess: bool = False
+    threads: int = 1
     snapshots: SnapshotRules = field(default_factory=SnapshotRules)
 
     @property
@@ -104,6 +108,7 @@ class EnvAlias:
             "kwargs": self.kwargs,
             "kwargs_schema": self.kwargs_schema,
             "preprocess": self.preprocess,
+            "threads": self.threads,
             "snapshots": self.snapshots.to_json(),
         }
 
@@ -143,9 +148,10 @@ def _options(text: str, whole: str) -> dict[str, Any]:
 
 def _make(alias: str, target: str, is_entry_point: bool, options: dict[str, Any]) -> EnvAlias:
     allow = options.pop(_ALLOW, {})
+    threads = options.pop(_THREADS, 1)
     unknown = [key for key in options if key.startswith("$")]
     if unknown:
-        raise ConfigError(f"{alias}: {unknown[0]!r} is no option of the server; there is {_ALLOW!r}")
+        raise ConfigError(f"{alias}: {unknown[0]!r} is no option of the server; there are {_ALLOW!r} and {_THREADS!r}")
     if not isinstance(allow, dict):
         raise ConfigError(f"{alias}: {_ALLOW!r} must be an object of schemas by keyword")
     for key, schema in allow.items():
@@ -156,6 +162,10 @@ def _make(alias: str, target: str, is_entry_point: bool, options: dict[str, Any]
         if not isinstance(preprocess, bool):
             raise ConfigError(f"{alias}: 'preprocess' must be true or false")
         base = ATARI_KWARGS if preprocess else BARE_ATARI_KWARGS
+    if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"{alias}: {_THREADS!r} is {threads!r}; 1 to {MAX_THREADS} are possible")
+    if threads > 1 and not preprocess:
+        raise ConfigError(f"{alias}: only preprocessed ALE/* games step with threads; leave {_THREADS!r} out")
     properties = {key: value for key, value in {**base, **allow}.items() if key not in options}
     return EnvAlias(
         alias=alias,
@@ -164,6 +174,7 @@ def _make(alias: str, target: str, is_entry_point: bool, options: dict[str, Any]
         kwargs=options,
         kwargs_schema=kwargs_schema.object_schema(properties),
         preprocess=preprocess,
+        threads=threads,
     )
 
 

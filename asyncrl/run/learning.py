@@ -24,6 +24,8 @@ from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
 BRIEF_FLOPS: Final = 2e7  # of one forward of all environments: 1024 rows of the default MLP
+# The same where nobody else acts or is stepped meanwhile, and the loop has nothing better to do: some milliseconds.
+LONE_FLOPS: Final = 5e8
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Learning:
         self.threads = threads_for(model, spec, config)
         flops = flops_per_row(model, spec) * config.num_envs
         self.acts_briefly = device.type == "cpu" and flops < BRIEF_FLOPS
+        self.acts_briefly_alone = device.type == "cpu" and flops < LONE_FLOPS
         self.config = replace(config, learner_threads=self.threads.learner, act_threads=self.threads.acting)
         self.box: ParamMailbox[Published] = mailbox_for(model)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from asyncrl.client.connecting import addresses, connect
 from asyncrl.client.credentials import Access
@@ -14,7 +14,12 @@ from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_config import FleetEvent
 from asyncrl.client.scheduling import Scheduling
 from asyncrl.config import RunConfig
+from asyncrl.config.search import SearchSettings
 from asyncrl.learner.machine import cores_here
+
+# Environments for each core up to which a forward of them all costs little more than a forward of one. There is then
+# nothing to gain from lanes that take turns with the policy: one lane for all, and a thread for each core in it.
+FEW: Final = 8
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,14 @@ class Serving:
     access: Access | None
     embedded: bool
     takes_turns: bool = False  # collection and learning, as in sync mode
+    lane_threads: int = 1  # that a lane of an env server of our own steps its environments with
 
     def own_lanes(self, num_envs: int) -> int | None:
         """How many lanes an env server of our own is best asked for; None: as the servers say.
 
         Its cores are those of the policy and the learner as well: more lanes than cores only take turns.
         """
-        return min(num_envs, cores_here()) if self.embedded else None
+        return max(1, min(num_envs, cores_here() // self.lane_threads)) if self.embedded else None
 
     def fleet(
         self, on_event: Callable[[FleetEvent], None] | None = None, **settings: Any
@@ -63,6 +69,18 @@ async def serving(
     if servers is not None:
         yield Serving(addresses(servers), config.env_id, config.kwargs, access, False, takes_turns)
         return
-    async with EmbeddedServer(config.env_id, num_envs, kwargs=config.kwargs) as server:
+    threads = lane_threads(config)
+    kwargs = config.kwargs | ({"$threads": threads} if threads > 1 else {})
+    async with EmbeddedServer(config.env_id, num_envs, kwargs=kwargs) as server:
         # It has the kwargs; the fleets need not ask for them.
-        yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns)
+        yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns, threads)
+
+
+def lane_threads(config: RunConfig) -> int:
+    """For an env server of our own: all cores where one lane serves a few games of a native host, else one."""
+    preprocessed = config.env_id.rpartition("=")[2].startswith("ALE/") and config.kwargs.get("preprocess", True)
+    searching = isinstance(config, SearchSettings) and config.search != "off"  # that wants slots
+    few = config.num_envs <= FEW * cores_here()
+    takes_turns = config.max_ahead == 0
+    native = preprocessed and config.host != "slots" and not searching and config.lanes is None
+    return cores_here() if native and few and takes_turns else 1

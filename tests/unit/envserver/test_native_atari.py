@@ -101,6 +101,21 @@ def test_native_frames_equal_those_of_the_slots(settings: str, mode: pb.Autorese
     assert seen >= ({0, TERMINATED | FIRST | SOFT} if "soft" in settings else ends)
 
 
+def test_threads_change_no_row() -> None:
+    """Three games stepped by two threads give what one thread gives, luck of the games included."""
+    sticky = '"repeat_action_probability":0.25,"max_episode_steps":40'
+    one, two = (
+        Driver(build(f"breakout=ALE/Breakout-v5{{{sticky}{threads}}}", 3, host=pb.NATIVE), 3)
+        for threads in ("", ',"$threads":2')
+    )
+    assert one.host.spec.hash() == two.host.spec.hash()
+    same_rows(one.reset(seeds(3, 3)), two.reset(seeds(3, 3)))
+    rng = np.random.default_rng(4)
+    for _ in range(100):
+        action = rng.integers(4, size=3)
+        same_rows(one.step([action]), two.step([action]))
+
+
 @pytest.mark.parametrize("host", [pb.NATIVE, pb.SLOTS])
 def test_breakout_plays_on_past_its_first_life(host: pb.Host.ValueType) -> None:
     """Four soft ends and one real one: five lives make one game, with statistics at its end alone."""

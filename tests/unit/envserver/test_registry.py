@@ -19,6 +19,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ('p=ALE/Pong-v5{"preprocess":false}', {"alias": "p", "preprocess": False, "kwargs": {}}),
     ("mine=my_pkg.envs:make_env", {"alias": "mine", "env_id": None, "entry_point": "my_pkg.envs:make_env"}),
     ("theirs=their_pkg:Theirs-v0", {"alias": "theirs", "env_id": "their_pkg:Theirs-v0", "entry_point": None}),
+    ('two=ALE/Pong-v5{"$threads":2}', {"alias": "two", "env_id": "ALE/Pong-v5", "kwargs": {}, "threads": 2}),
     ('a=B-v1{"text":"x=y{z}"}', {"alias": "a", "env_id": "B-v1", "kwargs": {"text": "x=y{z}"}}),
 ]
 BROKEN = [
@@ -35,6 +36,9 @@ BROKEN = [
     ('a=CartPole-v1{"$allow":[]}', "'$allow' must be an object"),
     ('a=CartPole-v1{"$allow":{"x":{"pattern":"y"}}}', "uses"),
     ('a=ALE/Pong-v5{"preprocess":1}', "must be true or false"),
+    ('a=ALE/Pong-v5{"$threads":0}', "'$threads' is 0; 1 to 64"),
+    ('a=ALE/Pong-v5{"$threads":true}', "'$threads' is True; 1 to 64"),
+    ('a=CartPole-v1{"$threads":2}', "only preprocessed ALE"),
 ]
 ALIASES = [
     ("CartPole-v1", True),

@@ -106,7 +106,11 @@ def test_threads_are_those_that_were_chosen(tmp_path: Path) -> None:
     assert made.num_parameters == sum(tensor.numel() for tensor in made.learner.model.parameters())
 
 
-@pytest.mark.parametrize(("hidden", "briefly"), [((64, 64), True), ((2048, 2048), False)])
-def test_only_small_networks_act_briefly(tmp_path: Path, hidden: tuple[int, int], briefly: bool) -> None:
-    """By the arithmetic of one forward for all environments: 4 rows of 9 kFLOP, and of 8 MFLOP."""
-    assert learning(tmp_path, hidden_sizes=hidden).acts_briefly is briefly
+@pytest.mark.parametrize(
+    ("hidden", "briefly", "alone"),
+    [((64, 64), True, True), ((2048, 2048), False, True), ((2048, 2048, 8192, 4096), False, False)],
+)
+def test_only_small_networks_act_briefly(tmp_path: Path, hidden: tuple[int, ...], briefly: bool, alone: bool) -> None:
+    """By the arithmetic of one forward for all environments: 4 rows of 9 kFLOP, of 8 MFLOP, of 140 MFLOP."""
+    made = learning(tmp_path, hidden_sizes=hidden)
+    assert (made.acts_briefly, made.acts_briefly_alone) == (briefly, alone)

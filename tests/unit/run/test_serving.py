@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from asyncrl.run.serving import serving
+from asyncrl.config import PPOConfig, RunConfig
+from asyncrl.learner.machine import cores_here
+from asyncrl.run.serving import FEW, Serving, lane_threads, serving
 from tests.unit.run.tiny_training import tiny_config
 
 
@@ -32,3 +35,35 @@ async def test_an_own_server_has_no_more_lanes_than_cores(tmp_path: Path) -> Non
         assert found.embedded
         assert found.own_lanes(1000) == len(os.sched_getaffinity(0))
         assert found.own_lanes(1) == 1
+
+
+PONG = {"env_id": "ALE/Pong-v5"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "threads"),
+    [
+        (PONG, True),
+        ({"env_id": "pong=ALE/Pong-v5", "num_envs": FEW}, True),
+        (PONG | {"num_envs": FEW * cores_here() + 1}, False),
+        (PONG | {"mode": "async"}, False),
+        (PONG | {"host": "slots"}, False),
+        (PONG | {"lanes": 2}, False),
+        (PONG | {"search": "exit"}, False),
+        (PONG | {"env_kwargs": '{"preprocess": false}'}, False),
+        ({}, False),
+    ],
+)
+def test_a_few_games_in_sync_mode_share_one_lane_with_threads(changed: dict[str, Any], threads: bool) -> None:
+    """Where lanes would only take turns with the policy; whatever needs slots or is asked for stays as it is."""
+    config: RunConfig = PPOConfig(**{"num_envs": 4, **changed})
+    assert lane_threads(config) == (cores_here() if threads else 1)
+
+
+@pytest.mark.parametrize(("threads", "lanes"), [(1, 2), (2, 1), (3, 1)])
+def test_lanes_and_their_threads_fill_the_cores(
+    monkeypatch: pytest.MonkeyPatch, threads: int, lanes: int
+) -> None:
+    """On two of them."""
+    monkeypatch.setattr("asyncrl.run.serving.cores_here", lambda: 2)
+    assert Serving(["unix:/x"], "pong", {}, None, True, True, threads).own_lanes(8) == lanes
