@@ -61,9 +61,7 @@ def test_a_few_games_in_sync_mode_share_one_lane_with_threads(changed: dict[str,
 
 
 @pytest.mark.parametrize(("threads", "lanes"), [(1, 2), (2, 1), (3, 1)])
-def test_lanes_and_their_threads_fill_the_cores(
-    monkeypatch: pytest.MonkeyPatch, threads: int, lanes: int
-) -> None:
+def test_lanes_and_their_threads_fill_the_cores(monkeypatch: pytest.MonkeyPatch, threads: int, lanes: int) -> None:
     """On two of them."""
     monkeypatch.setattr("asyncrl.run.serving.cores_here", lambda: 2)
     assert Serving(["unix:/x"], "pong", {}, None, True, True, threads).own_lanes(8) == lanes
