@@ -126,9 +126,17 @@ def _pong_dqn(every: int, ratio: float) -> TrainWorkload:
     return TrainWorkload(
         f"pong-dqn-{every}",
         replace(PONG_DQN, gradient_steps=steps),
-        (Subject(SUBJECT, options, "dqn"), Subject(f"{SUBJECT}-async", (*options, "--mode=async"), "dqn")),
+        tuple(
+            Subject(SUBJECT + name, (*options, *further), "dqn")
+            for name, further in (
+                ("", ()),
+                ("-async", ("--mode=async",)),
+                ("-bf16", ("--bf16",)),
+                ("-bf16-async", ("--bf16", "--mode=async")),
+            )
+        ),
         peers=("sb3-dqn",),
-        targets=(Target("asyncrl / sb3-dqn", ratio), Target("asyncrl-async / sb3-dqn", ratio)),
+        targets=tuple(Target(f"asyncrl{name} / sb3-dqn", ratio) for name in ("", "-async", "-bf16")),
     )
 
 

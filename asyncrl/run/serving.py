@@ -17,8 +17,8 @@ from asyncrl.config import RunConfig
 from asyncrl.config.search import SearchSettings
 from asyncrl.learner.machine import cores_here
 
-# Environments for each core up to which a forward of them all costs little more than a forward of one. There is then
-# nothing to gain from lanes that take turns with the policy: one lane for all, and a thread for each core in it.
+# Environments for each core up to which a forward of them all costs little more than a forward of one. Lanes that take
+# turns with the policy then gain nothing, and each costs forwards, and a way through relay and client, of its own.
 FEW: Final = 8
 
 
@@ -32,14 +32,16 @@ class Serving:
     access: Access | None
     embedded: bool
     takes_turns: bool = False  # collection and learning, as in sync mode
-    lane_threads: int = 1  # that a lane of an env server of our own steps its environments with
+    lane_threads: int = 0  # of an env server of our own, where one lane has all environments; 0: several lanes
 
     def own_lanes(self, num_envs: int) -> int | None:
         """How many lanes an env server of our own is best asked for; None: as the servers say.
 
         Its cores are those of the policy and the learner as well: more lanes than cores only take turns.
         """
-        return max(1, min(num_envs, cores_here() // self.lane_threads)) if self.embedded else None
+        if not self.embedded:
+            return None
+        return 1 if self.lane_threads else min(num_envs, cores_here())
 
     def fleet(
         self, on_event: Callable[[FleetEvent], None] | None = None, **settings: Any
@@ -70,17 +72,21 @@ async def serving(
         yield Serving(addresses(servers), config.env_id, config.kwargs, access, False, takes_turns)
         return
     threads = lane_threads(config)
-    kwargs = config.kwargs | ({"$threads": threads} if threads > 1 else {})
+    kwargs = config.kwargs | ({"$threads": threads} if threads else {})
     async with EmbeddedServer(config.env_id, num_envs, kwargs=kwargs) as server:
         # It has the kwargs; the fleets need not ask for them.
         yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns, threads)
 
 
 def lane_threads(config: RunConfig) -> int:
-    """For an env server of our own: all cores where one lane serves a few games of a native host, else one."""
+    """For an env server of our own: with how many threads one lane serves a few games of a native host; 0: no such host.
+
+    In sync mode they have all cores, in the others those that the learner leaves.
+    """
     preprocessed = config.env_id.rpartition("=")[2].startswith("ALE/") and config.kwargs.get("preprocess", True)
     searching = isinstance(config, SearchSettings) and config.search != "off"  # that wants slots
     few = config.num_envs <= FEW * cores_here()
-    takes_turns = config.max_ahead == 0
     native = preprocessed and config.host != "slots" and not searching and config.lanes is None
-    return cores_here() if native and few and takes_turns else 1
+    if not (native and few):
+        return 0
+    return cores_here() if config.max_ahead == 0 else max(1, cores_here() // 3)

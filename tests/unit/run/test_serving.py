@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from asyncrl.config import PPOConfig, RunConfig
-from asyncrl.learner.machine import cores_here
 from asyncrl.run.serving import FEW, Serving, lane_threads, serving
 from tests.unit.run.tiny_training import tiny_config
 
@@ -43,25 +42,29 @@ PONG = {"env_id": "ALE/Pong-v5"}
 @pytest.mark.parametrize(
     ("changed", "threads"),
     [
-        (PONG, True),
-        ({"env_id": "pong=ALE/Pong-v5", "num_envs": FEW}, True),
-        (PONG | {"num_envs": FEW * cores_here() + 1}, False),
-        (PONG | {"mode": "async"}, False),
-        (PONG | {"host": "slots"}, False),
-        (PONG | {"lanes": 2}, False),
-        (PONG | {"search": "exit"}, False),
-        (PONG | {"env_kwargs": '{"preprocess": false}'}, False),
-        ({}, False),
+        (PONG, 6),
+        ({"env_id": "pong=ALE/Pong-v5", "num_envs": 6 * FEW}, 6),
+        (PONG | {"num_envs": 6 * FEW + 1}, 0),
+        (PONG | {"mode": "async"}, 2),
+        (PONG | {"mode": "lag 1"}, 2),
+        (PONG | {"host": "slots"}, 0),
+        (PONG | {"lanes": 2}, 0),
+        (PONG | {"search": "exit"}, 0),
+        (PONG | {"env_kwargs": '{"preprocess": false}'}, 0),
+        ({}, 0),
     ],
 )
-def test_a_few_games_in_sync_mode_share_one_lane_with_threads(changed: dict[str, Any], threads: bool) -> None:
-    """Where lanes would only take turns with the policy; whatever needs slots or is asked for stays as it is."""
+def test_a_few_games_share_one_lane_with_threads(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], threads: int
+) -> None:
+    """On six cores, of which a learner that computes meanwhile has four. What needs slots or is asked for stays."""
+    monkeypatch.setattr("asyncrl.run.serving.cores_here", lambda: 6)
     config: RunConfig = PPOConfig(**{"num_envs": 4, **changed})
-    assert lane_threads(config) == (cores_here() if threads else 1)
+    assert lane_threads(config) == threads
 
 
-@pytest.mark.parametrize(("threads", "lanes"), [(1, 2), (2, 1), (3, 1)])
-def test_lanes_and_their_threads_fill_the_cores(monkeypatch: pytest.MonkeyPatch, threads: int, lanes: int) -> None:
+@pytest.mark.parametrize(("threads", "lanes"), [(0, 2), (1, 1), (2, 1)])
+def test_lanes_with_threads_are_alone(monkeypatch: pytest.MonkeyPatch, threads: int, lanes: int) -> None:
     """On two of them."""
     monkeypatch.setattr("asyncrl.run.serving.cores_here", lambda: 2)
     assert Serving(["unix:/x"], "pong", {}, None, True, True, threads).own_lanes(8) == lanes
