@@ -79,7 +79,7 @@ async def serving(
 
 
 def lane_threads(config: RunConfig) -> int:
-    """For an env server of our own: with how many threads one lane serves a few games of a native host; 0: no such host.
+    """With how many threads one lane of an env server of our own serves a few games of a native host; 0: no such host.
 
     In sync mode they have all cores, in the others those that the learner leaves.
     """
