@@ -6,7 +6,8 @@
 A simulation is restore, one step, save, and its part of a tree. `bare loop`: the first three, in a process per core and
 without a wire; `unwrapped`: the emulator's part of them. `N x W`: N roots in as many slots of two lanes, W simulations
 of each under way at once; leaves are judged by nobody (zeros, at no cost), so that what is left is the simulator, the
-wire and the tree. `states travel`: in lanes that only simulate. `NatureCNN`: judged by a network, in its own thread.
+wire and the tree. `unseen`: nobody looks at observations, which then do not travel (`--leaf zero`); in the other rows
+they do. `states travel`: in lanes that only simulate. `NatureCNN`: judged by a network, in its own thread.
 `naive`: one request each to load, step and save, one simulation at a time. `copies`: the same search on deep copies in
 this process, where the environment has any. With a round-trip time the server is behind a line that delays every byte
 by half of it.
@@ -52,6 +53,7 @@ LANES = 2
 DEFAULT_ENVS = ("pong=ALE/Pong-v5",)
 DEFAULT_RTTS_MS = (0.0, 5.0, 50.0)
 LARGEST = (64, 8)
+UNSEEN = ", unseen"
 DEFAULT_SHAPES = ((1, 1), (1, 8), (16, 8), LARGEST)
 
 
@@ -100,7 +102,8 @@ class Searching:
             yield Row(self._name, name, rate, UNIT, ratios_to(rates, others), f"{1e6 / rate:.0f} µs each{note}")
         best = _name(LARGEST, 0.0)
         for target, ours, theirs in (
-            (Target("all cores, to the bare loop", 0.7), best, "bare loop"),
+            (Target("all cores, to the bare loop", 0.7), _name(LARGEST, 0.0, UNSEEN), "bare loop"),
+            (Target("the same with observations", 0.7), best, "bare loop"),
             (Target("to the naive way", 1.0), best, _named("naive", 0.0)),
             (Target("to the naive way at 5 ms", 10.0), _name(LARGEST, 5.0), _named("naive", 5.0)),
             (Target("50 ms to none", 0.7), _name(LARGEST, 50.0), best),
@@ -143,12 +146,15 @@ class Searching:
     async def _over_lanes(self, rtt_ms: float) -> None:
         alias = self._option.partition("=")[0].partition("{")[0]
         most = max(roots for roots, _ in DEFAULT_SHAPES)
+        os.environ["ASYNCRL_UNIX_SOCKETS"] = "0" if rtt_ms else "1"  # a line can be put before a port
         async with (
             EmbeddedServer(self._option, most + LANES) as server,
             line(server.address, rtt_ms / 1e3) as address,
         ):
             for shape in DEFAULT_SHAPES:
                 await self._shape(address, alias, shape, rtt_ms)
+            async with self._opened(address, alias, LARGEST[0]) as rows:
+                await self._search(_name(LARGEST, rtt_ms, UNSEEN), rows, LARGEST[1], seen=False)
             await self._shape(address, alias, (16, 8), rtt_ms, travels=True)
             await self._naive(address, alias, rtt_ms)
             if not rtt_ms:
@@ -187,10 +193,14 @@ class Searching:
         waves: int,
         others: Sequence[FleetLane] = (),
         judge: Evaluate | None = None,
+        *,
+        seen: bool = True,
     ) -> tuple[int, float]:
         """Simulations and seconds of this round, which are kept under the name."""
-        simulator, judge = RemoteSimulator(others), judge or judge_of(self._num_actions)
-        plan = SearchConfig(num_simulations=SIMS, waves=waves, groups=2 if len(rows) > 1 else 1)
+        simulator = RemoteSimulator(others, wants_obs=seen)
+        judging = (judge or judge_of(self._num_actions)) if seen else None
+        groups = 2 if len(rows) > 1 else 1
+        plan = SearchConfig(num_simulations=SIMS, waves=waves, groups=groups, leaf="evaluate" if seen else "zero")
         rng, began, count = np.random.default_rng(0), time.perf_counter(), 0
         while time.perf_counter() - began < self._options.round_s:
             taken = [
@@ -198,7 +208,7 @@ class Searching:
                 for lane, shown in rows.items()
                 for root in await simulator.take(lane, shown.obs, range(lane.num_slots), mask=shown.mask)
             ]
-            found = await search(taken, simulator, judge, plan, rng)
+            found = await search(taken, simulator, judging, plan, rng)
             simulator.give_back(taken)
             count += sum(result.num_simulations for result in found)
         counts, seconds = simulator.counts, time.perf_counter() - began
@@ -295,7 +305,6 @@ async def _late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dela
 
 def main() -> None:
     options = tyro.cli(Options, description=(__doc__ or "").partition("\n")[0])
-    os.environ["ASYNCRL_UNIX_SOCKETS"] = "0"  # a line can be put before a port
     report = Report(_name(LARGEST, 0.0), UNIT, options.json, None, False, 130)
     report.make([Searching(env, options) for env in options.env or DEFAULT_ENVS], options.repeats, report.console())
 
