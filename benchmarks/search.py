@@ -7,7 +7,8 @@ A simulation is restore, one step, save, and its part of a tree. `bare loop`: th
 without a wire; `unwrapped`: the emulator's part of them. `N x W`: N roots in as many slots of two lanes, W simulations
 of each under way at once; leaves are judged by nobody (zeros, at no cost), so that what is left is the simulator, the
 wire and the tree. `unseen`: nobody looks at observations, which then do not travel (`--leaf zero`); in the other rows
-they do. `states travel`: in lanes that only simulate. `NatureCNN`: judged by a network, in its own thread.
+they do. `in turns`: in slices of the same minute as bare loops, since a shared machine's speed changes by the minute.
+`states travel`: in lanes that only simulate. `NatureCNN`: judged by a network, in its own thread.
 `naive`: one request each to load, step and save, one simulation at a time. `copies`: the same search on deep copies in
 this process, where the environment has any. With a round-trip time the server is behind a line that delays every byte
 by half of it.
@@ -54,6 +55,8 @@ DEFAULT_ENVS = ("pong=ALE/Pong-v5",)
 DEFAULT_RTTS_MS = (0.0, 5.0, 50.0)
 LARGEST = (64, 8)
 UNSEEN = ", unseen"
+BARE, TURNS = "bare loop", ", in turns"
+SLICES = 3  # of each of those that take turns, in a round
 DEFAULT_SHAPES = ((1, 1), (1, 8), (16, 8), LARGEST)
 
 
@@ -97,13 +100,14 @@ class Searching:
     def rows(self) -> Iterator[Row]:
         for name, rates in self._rates.items():
             rate = median(rates)
-            others = {} if name == "bare loop" else {"bare loop": self._rates["bare loop"]}
+            bare = BARE + TURNS if name.endswith(TURNS) else BARE
+            others = {} if name.startswith(BARE) else {BARE: self._rates[bare]}
             note = self._notes.get(name, "")
             yield Row(self._name, name, rate, UNIT, ratios_to(rates, others), f"{1e6 / rate:.0f} µs each{note}")
         best = _name(LARGEST, 0.0)
         for target, ours, theirs in (
-            (Target("all cores, to the bare loop", 0.7), _name(LARGEST, 0.0, UNSEEN), "bare loop"),
-            (Target("the same with observations", 0.7), best, "bare loop"),
+            (Target("all cores, to the bare loop", 0.7), _name(LARGEST, 0.0, UNSEEN + TURNS), BARE + TURNS),
+            (Target("the same with observations", 0.7), _name(LARGEST, 0.0, TURNS), BARE + TURNS),
             (Target("to the naive way", 1.0), best, _named("naive", 0.0)),
             (Target("to the naive way at 5 ms", 10.0), _name(LARGEST, 5.0), _named("naive", 5.0)),
             (Target("50 ms to none", 0.7), _name(LARGEST, 50.0), best),
@@ -117,9 +121,9 @@ class Searching:
 
     # ------------------------------------------------------------------ in this process
 
-    def _bare(self) -> None:
+    def _bare(self, name: str = BARE) -> None:
         wrapped, unwrapped = bare_rates(self._option, self._options.round_s)
-        self._keep("bare loop", wrapped)
+        self._keep(name, wrapped)
         if unwrapped:
             self._keep("unwrapped", unwrapped)
 
@@ -153,12 +157,20 @@ class Searching:
         ):
             for shape in DEFAULT_SHAPES:
                 await self._shape(address, alias, shape, rtt_ms)
-            async with self._opened(address, alias, LARGEST[0]) as rows:
-                await self._search(_name(LARGEST, rtt_ms, UNSEEN), rows, LARGEST[1], seen=False)
             await self._shape(address, alias, (16, 8), rtt_ms, travels=True)
             await self._naive(address, alias, rtt_ms)
             if not rtt_ms:
+                await self._in_turns(address, alias)
                 await self._beside_a_network(address, alias)
+
+    async def _in_turns(self, address: str, alias: str) -> None:
+        """The bare loop and the largest searches, which wait for each other."""
+        roots, waves = LARGEST
+        async with self._opened(address, alias, roots) as rows:
+            for _ in range(SLICES):
+                self._bare(BARE + TURNS)
+                await self._search(_name(LARGEST, 0.0, UNSEEN + TURNS), rows, waves, seen=False)
+                await self._search(_name(LARGEST, 0.0, TURNS), rows, waves)
 
     async def _shape(
         self, address: str, alias: str, shape: tuple[int, int], rtt_ms: float, travels: bool = False
@@ -199,7 +211,7 @@ class Searching:
         """Simulations and seconds of this round, which are kept under the name."""
         simulator = RemoteSimulator(others, wants_obs=seen)
         judging = (judge or judge_of(self._num_actions)) if seen else None
-        groups = 2 if len(rows) > 1 else 1
+        groups = 2 * LANES if len(rows) > 1 else 1  # while one of a lane's is in the tree the other one is simulated
         plan = SearchConfig(num_simulations=SIMS, waves=waves, groups=groups, leaf="evaluate" if seen else "zero")
         rng, began, count = np.random.default_rng(0), time.perf_counter(), 0
         while time.perf_counter() - began < self._options.round_s:
@@ -235,7 +247,7 @@ class Searching:
             count, seconds = await self._search("NatureCNN, 64 x 8", rows, waves, judge=network)
         cores = os.cpu_count() or 1
         network_share = network.seconds / (seconds * cores)
-        simulator_share = count / self._rates["bare loop"][-1] / seconds
+        simulator_share = count / self._rates[BARE + TURNS][-1] / seconds
         self._notes["NatureCNN, 64 x 8"] = (
             f"; of the cores network {network_share:.0%}, simulator {simulator_share:.0%}, "
             f"wire, tree and waiting {1 - network_share - simulator_share:.0%}"
