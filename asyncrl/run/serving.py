@@ -20,6 +20,7 @@ from asyncrl.learner.machine import cores_here
 # Environments for each core up to which a forward of them all costs little more than a forward of one. Lanes that take
 # turns with the policy then gain nothing, and each costs forwards, and a way through relay and client, of its own.
 FEW: Final = 8
+MOST_THREADS: Final = 64  # that an env server takes
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ async def serving(
         yield Serving(addresses(servers), config.env_id, config.kwargs, access, False, takes_turns)
         return
     threads = lane_threads(config)
-    kwargs = config.kwargs | ({"$threads": threads} if threads else {})
+    kwargs = ({"$threads": threads} if threads else {}) | config.kwargs
     async with EmbeddedServer(config.env_id, num_envs, kwargs=kwargs) as server:
         # It has the kwargs; the fleets need not ask for them.
         yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns, threads)
@@ -89,4 +90,5 @@ def lane_threads(config: RunConfig) -> int:
     native = preprocessed and config.host != "slots" and not searching and config.lanes is None
     if not (native and few):
         return 0
-    return cores_here() if config.max_ahead == 0 else max(1, cores_here() // 3)
+    cores = cores_here() if config.max_ahead == 0 else max(1, cores_here() // 3)
+    return min(cores, config.num_envs, MOST_THREADS)

@@ -42,7 +42,8 @@ PONG = {"env_id": "ALE/Pong-v5"}
 @pytest.mark.parametrize(
     ("changed", "threads"),
     [
-        (PONG, 6),
+        (PONG, 4),
+        (PONG | {"num_envs": 6}, 6),
         ({"env_id": "pong=ALE/Pong-v5", "num_envs": 6 * FEW}, 6),
         (PONG | {"num_envs": 6 * FEW + 1}, 0),
         (PONG | {"mode": "async"}, 2),
