@@ -69,7 +69,7 @@ class Judge:
 
     def __init__(self, tree: Path) -> None:
         self._tree = tree
-        self._clean: dict[tuple[str, ...], bool] = {}  # of what killed a mutant: does it pass without one?
+        self._clean: set[tuple[str, ...]] = set()  # of what killed a mutant: what passes without one
 
     def verdict(self, path: Path, mutant: Mutant) -> Verdict:
         """Run the tests on a copy with the mutant in it."""
@@ -103,10 +103,10 @@ class Judge:
             left_out.append(run.failed)
 
     def _passes_clean(self, tests: list[str]) -> bool:
-        known = self._clean.get(tuple(tests))
-        if known is None:
-            known = self._clean[tuple(tests)] = run_tests(self._tree, tests, []).passed
-        return known
+        """What failed is asked again the next time: whatever disturbed it may be over."""
+        if tuple(tests) not in self._clean and run_tests(self._tree, tests, []).passed:
+            self._clean.add(tuple(tests))
+        return tuple(tests) in self._clean
 
 
 @dataclass(frozen=True)
