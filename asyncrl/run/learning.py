@@ -24,8 +24,8 @@ from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
 BRIEF_FLOPS: Final = 2e7  # of one forward of all environments: 1024 rows of the default MLP
-# The same where nobody else acts or is stepped meanwhile, and the loop has nothing better to do: some milliseconds.
-LONE_FLOPS: Final = 5e8
+# The same where nobody else acts or is stepped meanwhile, and the loop has nothing better to do: two or three ms.
+LONE_FLOPS: Final = 2e8
 
 
 @dataclass(frozen=True)
