@@ -168,7 +168,7 @@ class Searching:
         roots, waves = LARGEST
         async with self._opened(address, alias, roots) as rows:
             for _ in range(SLICES):
-                self._bare(BARE + TURNS)
+                await asyncio.to_thread(self._bare, BARE + TURNS)  # servers want to hear from us meanwhile
                 await self._search(_name(LARGEST, 0.0, UNSEEN + TURNS), rows, waves, seen=False)
                 await self._search(_name(LARGEST, 0.0, TURNS), rows, waves)
 

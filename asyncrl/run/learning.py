@@ -64,9 +64,13 @@ class Learning:
         self.threads = threads_for(model, spec, config)
         flops = flops_per_row(model, spec) * config.num_envs
         self.acts_briefly = device.type == "cpu" and flops < BRIEF_FLOPS
-        self.acts_briefly_alone = device.type == "cpu" and flops < LONE_FLOPS
+        self._acts_briefly_alone = device.type == "cpu" and flops < LONE_FLOPS
         self.config = replace(config, learner_threads=self.threads.learner, act_threads=self.threads.acting)
         self.box: ParamMailbox[Published] = mailbox_for(model)
+
+    def may_act_on_loop(self, num_groups: int) -> bool:
+        """Whether so many groups of lanes, with no learner beside them, are best acted for on the event loop."""
+        return self.acts_briefly or (num_groups == 1 and self._acts_briefly_alone)
 
     def publish(self, version: int) -> None:
         """What the model holds is what `version` rounds have taught it; nothing is done where that is known."""

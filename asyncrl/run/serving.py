@@ -85,9 +85,10 @@ def lane_threads(config: RunConfig) -> int:
     In sync mode they have all cores, in the others those that the learner leaves.
     """
     preprocessed = config.env_id.rpartition("=")[2].startswith("ALE/") and config.kwargs.get("preprocess", True)
+    plain = config.kwargs.get("mode") is None and config.kwargs.get("difficulty") is None  # else slots, on one core
     searching = isinstance(config, SearchSettings) and config.search != "off"  # that wants slots
     few = config.num_envs <= FEW * cores_here()
-    native = preprocessed and config.host != "slots" and not searching and config.lanes is None
+    native = preprocessed and plain and config.host != "slots" and not searching and config.lanes is None
     if not (native and few):
         return 0
     cores = cores_here() if config.max_ahead == 0 else max(1, cores_here() // 3)

@@ -301,14 +301,12 @@ class Training:
     def _collector_config(self, num_lanes: int) -> CollectorConfig:
         config = self.config
         groups = min(config.act_groups, num_lanes) if config.max_ahead == 0 else 0
-        learning = self.learning
-        brief = learning is not None and (learning.acts_briefly_alone if groups == 1 else learning.acts_briefly)
         return CollectorConfig(
             num_steps=config.num_steps,
             lag=config.max_ahead,
             act_groups=groups,
             # The learner waits while lanes act: the way to another thread and back would be for nothing.
-            act_on_loop=config.max_ahead == 0 and brief,
+            act_on_loop=groups > 0 and self.learning is not None and self.learning.may_act_on_loop(groups),
             nonfinite=config.nonfinite,
         )
 

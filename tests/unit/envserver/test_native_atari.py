@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from ale_py import vector_env
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 from asyncrl.errors import ServerRefused
@@ -114,6 +115,20 @@ def test_threads_change_no_row() -> None:
     for _ in range(100):
         action = rng.integers(4, size=3)
         same_rows(one.step([action]), two.step([action]))
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(1, 1), (2, 2), (5, 3)])
+def test_a_lane_steps_with_the_threads_asked_for(monkeypatch: pytest.MonkeyPatch, asked: int, threads: int) -> None:
+    """No more than it has games, which are three."""
+    real, told = vector_env.AtariVectorEnv, []
+
+    def noted(*args: Any, num_threads: int, **kwargs: Any) -> Any:
+        told.append(num_threads)
+        return real(*args, num_threads=num_threads, **kwargs)
+
+    monkeypatch.setattr(vector_env, "AtariVectorEnv", noted)
+    build(f'breakout=ALE/Breakout-v5{{"$threads":{asked}}}', 3, host=pb.NATIVE).close()
+    assert told == [threads]
 
 
 @pytest.mark.parametrize("host", [pb.NATIVE, pb.SLOTS])

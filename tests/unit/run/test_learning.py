@@ -113,4 +113,4 @@ def test_threads_are_those_that_were_chosen(tmp_path: Path) -> None:
 def test_only_small_networks_act_briefly(tmp_path: Path, hidden: tuple[int, ...], briefly: bool, alone: bool) -> None:
     """By the arithmetic of one forward for all environments: 4 rows of 9 kFLOP, of 8 MFLOP, of 140 MFLOP."""
     made = learning(tmp_path, hidden_sizes=hidden)
-    assert (made.acts_briefly, made.acts_briefly_alone) == (briefly, alone)
+    assert (made.acts_briefly, made.may_act_on_loop(2), made.may_act_on_loop(1)) == (briefly, briefly, alone)

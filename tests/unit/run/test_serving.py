@@ -52,6 +52,9 @@ PONG = {"env_id": "ALE/Pong-v5"}
         (PONG | {"lanes": 2}, 0),
         (PONG | {"search": "exit"}, 0),
         (PONG | {"env_kwargs": '{"preprocess": false}'}, 0),
+        (PONG | {"env_kwargs": '{"difficulty": 1}'}, 0),
+        (PONG | {"env_kwargs": '{"mode": 1}'}, 0),
+        (PONG | {"env_kwargs": '{"noop_max": 0}'}, 4),
         ({}, 0),
     ],
 )
@@ -69,3 +72,29 @@ def test_lanes_with_threads_are_alone(monkeypatch: pytest.MonkeyPatch, threads: 
     """On two of them."""
     monkeypatch.setattr("asyncrl.run.serving.cores_here", lambda: 2)
     assert Serving(["unix:/x"], "pong", {}, None, True, True, threads).own_lanes(8) == lanes
+
+
+async def test_an_own_server_is_told_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the keyword arguments; who names a number of them has it."""
+    told: list[dict[str, Any]] = []
+
+    class Server:
+        address = "unix:/x"
+
+        def __init__(self, env: str, num_envs: int, kwargs: dict[str, Any]) -> None:
+            told.append(kwargs)
+
+        async def __aenter__(self) -> Server:
+            return self
+
+        async def __aexit__(self, *_exc: object) -> None:
+            return
+
+    monkeypatch.setattr("asyncrl.run.serving.EmbeddedServer", Server)
+    monkeypatch.setattr("asyncrl.run.serving.cores_here", lambda: 2)
+    for wish in ('{"noop_max": 0}', '{"$threads": 3}'):
+        async with serving(PPOConfig(env_id="ALE/Pong-v5", env_kwargs=wish), None, None, 8) as found:
+            assert found.own_lanes(8) == 1
+    async with serving(PPOConfig(), None, None, 8):
+        pass
+    assert told == [{"$threads": 2, "noop_max": 0}, {"$threads": 3}, {}]
