@@ -4,14 +4,14 @@
     python -m benchmarks.search --env CartPole-v1 --rtt-ms 0
 
 A simulation is restore, one step, save, and its part of a tree. `bare loop`: the first three, in a process per core and
-without a wire; `unwrapped`: the emulator's part of them. `N x W`: N roots in as many slots of two lanes, W simulations
-of each under way at once; leaves are judged by nobody (zeros, at no cost), so that what is left is the simulator, the
-wire and the tree. `unseen`: nobody looks at observations, which then do not travel (`--leaf zero`); in the other rows
-they do. `in turns`: in slices of the same minute as bare loops, since a shared machine's speed changes by the minute.
-`states travel`: in lanes that only simulate. `NatureCNN`: judged by a network, in its own thread.
-`naive`: one request each to load, step and save, one simulation at a time. `copies`: the same search on deep copies in
-this process, where the environment has any. With a round-trip time the server is behind a line that delays every byte
-by half of it.
+without a wire, with states as a search has them; `one state`: always with the same; `unwrapped`: the emulator's part.
+`N x W`: N roots in as many slots of two lanes, W simulations of each under way at once; leaves are judged by nobody
+(zeros, at no cost), so that what is left is the simulator, the wire and the tree. `unseen`: nobody looks at
+observations, which then do not travel (`--leaf zero`); in the other rows they do. `in turns`: in slices of the same
+minute as bare loops, since a shared machine's speed changes by the minute. `states travel`: in lanes that only
+simulate. `NatureCNN`: judged by a network, in its own thread. `naive`: one request each to load, step and save, one
+simulation at a time. `copies`: the same search on deep copies in this process, where the environment has any. With a
+round-trip time the server is behind a line that delays every byte by half of it.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ class Searching:
             rate = median(rates)
             bare = BARE + TURNS if name.endswith(TURNS) else BARE
             others = {} if name.startswith(BARE) else {BARE: self._rates[bare]}
+            if name.endswith(TURNS) and others:
+                others[f"{BARE}, one state"] = self._rates[f"{bare}, one state"]
             note = self._notes.get(name, "")
             yield Row(self._name, name, rate, UNIT, ratios_to(rates, others), f"{1e6 / rate:.0f} µs each{note}")
         best = _name(LARGEST, 0.0)
@@ -122,10 +124,11 @@ class Searching:
     # ------------------------------------------------------------------ in this process
 
     def _bare(self, name: str = BARE) -> None:
-        wrapped, unwrapped = bare_rates(self._option, self._options.round_s)
-        self._keep(name, wrapped)
-        if unwrapped:
-            self._keep("unwrapped", unwrapped)
+        rates = bare_rates(self._option, self._options.round_s)
+        self._keep(name, rates.bare)
+        self._keep(f"{name}, one state", rates.same)
+        if rates.unwrapped:
+            self._keep("unwrapped", rates.unwrapped)
 
     async def _copies(self) -> None:
         if self._option.startswith("pong") or "ALE/" in self._option:

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
+from asyncrl.client.known_stacks import KnownStacks
 from asyncrl.client.lane_client import LaneClient
 from asyncrl.client.refusals import lane_lost
 from asyncrl.errors import EnvFault, LocalProtocolError, ServerRefused
@@ -31,7 +32,7 @@ from asyncrl.wire import snapshot_bodies as bodies
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import SMALL_BODY_BYTES, parse_body
 from asyncrl.wire.flags import RowTracker
-from asyncrl.wire.outcomes import Outcomes, decode_outcomes
+from asyncrl.wire.outcomes import Frames, Outcomes, decode_outcomes
 from asyncrl.wire.snapshot_bodies import Earlier, Rollout, SimulateEntry, Status
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
@@ -65,6 +66,8 @@ class LaneSnapshots:
         self._turn = asyncio.Semaphore(MAX_WAVES)
         self._forgotten: list[int] = []  # for a request of their own there was no place yet
         self._forgotten_by: LaneClient | None = None
+        self._stacks = KnownStacks()
+        self._stacks_of: LaneClient | None = None
 
     @property
     def support(self) -> str:
@@ -104,6 +107,9 @@ class LaneSnapshots:
         Cancellation stops the wave at the server and leaves none of its snapshots.
         """
         spec = self._spec()
+        before: list[Frames | None] | None = None
+        if self._stacked(spec):
+            entries, before = self._stacks.asked(entries)
         body = bodies.encode_simulate(entries, spec)
         if len(body) > bodies.MAX_REQUEST_BYTES:
             raise LocalProtocolError(f"a wave of {len(body)} bytes; {bodies.MAX_REQUEST_BYTES} are possible")
@@ -113,7 +119,9 @@ class LaneSnapshots:
             reply = await client.ask(
                 pb.SIMULATE, body, SMALL_BODY_BYTES + each * len(entries) + 9 * sum(asked), deadline_s
             )
-            outcomes = decode_outcomes(reply, spec, asked)
+            outcomes = decode_outcomes(reply, spec, asked, before)
+        if before is not None:
+            self._learn(client, entries, outcomes)
         self.store_bytes = outcomes.store_bytes
         return outcomes
 
@@ -135,6 +143,8 @@ class LaneSnapshots:
 
     async def release(self, ids: Iterable[int]) -> int:
         """Give snapshots back; how many of them there were. Cancellation leaves them released."""
+        ids = list(ids)
+        self._stacks.forget(ids)
         body = pb.Release(ids=ids).SerializeToString()
         async with self._keeping(()) as client:
             reply = parse_body(pb.Released, await client.ask(pb.RELEASE, body))
@@ -146,6 +156,8 @@ class LaneSnapshots:
         client = self._owner.client_in_use()
         if client is not self._forgotten_by:
             self._forgotten, self._forgotten_by = [], client  # a lane that is gone took its snapshots with it
+        ids = list(ids)
+        self._stacks.forget(ids)
         self._forgotten += ids
         self.flush()
 
@@ -197,6 +209,17 @@ class LaneSnapshots:
         if self._forgotten and client is not None and client is self._forgotten_by and client.can_spare:
             client.tell(pb.RELEASE, pb.Release(ids=self._forgotten).SerializeToString())
             self._forgotten = []
+
+    # ------------------------------------------------------------------ what states show
+
+    def _stacked(self, spec: LaneSpec) -> bool:
+        opened = self._owner.opened
+        return spec.stack_leaf is not None and opened is not None and pb.FRAME_STACK in opened.features
+
+    def _learn(self, client: LaneClient, entries: Sequence[SimulateEntry], outcomes: Outcomes) -> None:
+        if client is not self._stacks_of:
+            self._stacks, self._stacks_of = KnownStacks(), client  # states of a lane that is gone
+        self._stacks.learn(entries, outcomes)
 
     def _take(self, body: bytes, ids: Sequence[int]) -> None:
         reply = bodies.decode_snapshot_reply(body, len(ids))

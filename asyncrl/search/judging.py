@@ -113,4 +113,25 @@ def _choices(leaves: Sequence[Leaf]) -> Array | None:
 
 def _stacked(leaves: Sequence[Leaf]) -> list[Array]:
     """Per observation leaf [N, *shape]."""
-    return [np.stack([leaf.obs[i] for leaf in leaves]) for i in range(len(leaves[0].obs))]
+    return [together([leaf.obs[i] for leaf in leaves]) for i in range(len(leaves[0].obs))]
+
+
+def together(rows: Sequence[Array]) -> Array:
+    """[N, *shape]: without a copy where the rows are all those of one array, as a whole wave's observations are."""
+    first, whole = rows[0], rows[0].base
+    if not isinstance(whole, np.ndarray) or whole.nbytes != len(rows) * first.nbytes:
+        return np.stack(rows)
+    at, size = _address(whole), first.nbytes
+    for number, row in enumerate(rows):
+        if row.base is not whole or row.dtype != first.dtype or row.shape != first.shape:
+            return np.stack(rows)
+        if _address(row) != at + number * size or not row.flags.c_contiguous:
+            return np.stack(rows)
+    if whole.dtype != first.dtype or not whole.flags.c_contiguous:
+        return np.stack(rows)
+    return whole.reshape(len(rows), *first.shape)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,14 +1,15 @@
 """What a wave of look-ahead came to: an outcome for each entry at the server, arrays over all of them at the client.
 
 Invariants: what one side encodes the other decodes to equal values (test_outcomes_round_trip); outcomes that make no
-sense, of any bytes, are refused (test_any_bytes_are_outcomes_or_refused).
+sense, of any bytes, are refused (test_any_bytes_are_outcomes_or_refused); of which only the newest frames came, those
+have the same stacks as all others (test_newest_frames_make_whole_stacks).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -16,14 +17,18 @@ from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire import tensors
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
+from asyncrl.wire.fields import bytes_field_head
 from asyncrl.wire.flags import TERMINATED, TRUNCATED
 from asyncrl.wire.snapshot_bodies import Status, status_from_proto, status_to_proto
+from asyncrl.wire.spaces import Leaf
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
 _F8: Final = np.dtype("<f8")
 _U1: Final = np.dtype("<u1")
 _LEGAL_FLAGS: Final = frozenset({0, TERMINATED, TRUNCATED})
+
+Frames = tuple[bytes, ...]  # of one stack, oldest first
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class Outcomes:
     rollout_steps: Array  # i8 [N]
     rollout_ended: Array  # b1 [N]
     store_bytes: int = 0
+    stacks: list[Frames | None] = field(default_factory=list)  # [N], of the stack leaf, for who asked with `before`
 
     def __len__(self) -> int:
         return len(self.status)
@@ -78,17 +84,28 @@ class Outcome:
 
 
 def encode_outcomes(outcomes: Sequence[Outcome], store_bytes: int) -> bytes:
-    """The body of SIMULATE_RESULT."""
-    return pb.SimulateResult(outcomes=map(_outcome_to_proto, outcomes), store_bytes=store_bytes).SerializeToString()
+    """The body of SIMULATE_RESULT; observations are copied once."""
+    parts: list[bytes | Array] = []
+    for outcome in outcomes:
+        rest, shown = _outcome_to_proto(outcome).SerializeToString(), list[bytes | Array]()
+        size = len(rest)
+        for leaf in map(tensors.to_buffer, outcome.obs):
+            length = len(leaf) if isinstance(leaf, bytes) else leaf.nbytes
+            head = bytes_field_head(pb.SimulateOutcome.OBS_FIELD_NUMBER, length)
+            size += len(head) + length
+            shown += head, leaf
+        parts += bytes_field_head(pb.SimulateResult.OUTCOMES_FIELD_NUMBER, size), *shown, rest
+    parts.append(pb.SimulateResult(store_bytes=store_bytes).SerializeToString())
+    return b"".join(cast("list[bytes]", parts))  # arrays are buffers, too
 
 
 def _outcome_to_proto(outcome: Outcome) -> pb.SimulateOutcome:
+    """All of it but the observation."""
     return pb.SimulateOutcome(
         status=status_to_proto(outcome.status),
         steps=len(outcome.rewards),
         rewards=np.array(outcome.rewards, _F8).tobytes(),
         flags=bytes(outcome.flags),
-        obs=[tensors.to_bytes(leaf) for leaf in outcome.obs],
         mask=b"" if outcome.mask is None else tensors.to_bytes(outcome.mask),
         to_play=outcome.to_play,
         rollout_return=outcome.rollout_return,
@@ -97,8 +114,13 @@ def _outcome_to_proto(outcome: Outcome) -> pb.SimulateOutcome:
     )
 
 
-def decode_outcomes(body: bytes, spec: LaneSpec, asked: Sequence[int]) -> Outcomes:
-    """The outcomes of a wave whose entries have so many actions, as arrays of the caller's own."""
+def decode_outcomes(
+    body: bytes, spec: LaneSpec, asked: Sequence[int], before: Sequence[Frames | None] | None = None
+) -> Outcomes:
+    """The outcomes of a wave whose entries have so many actions, as arrays of the caller's own.
+
+    `before`: for entries with `newest_frames` the stack that their parent shows.
+    """
     message = parse_body(pb.SimulateResult, body)
     outcomes, num_entries = message.outcomes, len(asked)
     if len(outcomes) != num_entries:
@@ -123,7 +145,7 @@ def decode_outcomes(body: bytes, spec: LaneSpec, asked: Sequence[int]) -> Outcom
     )
     for number, each in enumerate(outcomes):
         _read_steps(number, each, found)
-    _read_obs(outcomes, found, spec)
+    _read_obs(outcomes, found, spec, before)
     _read_masks(outcomes, found, spec)
     if any(each.HasField("to_play") for each in outcomes):
         found.to_play = np.fromiter((each.to_play for each in outcomes), np.int32, num_entries)
@@ -141,20 +163,52 @@ def _read_steps(number: int, outcome: pb.SimulateOutcome, into: Outcomes) -> Non
         raise RemoteProtocolError(f"outcome {number}: an episode ends once, by TERMINATED or TRUNCATED")
 
 
-def _read_obs(outcomes: Sequence[pb.SimulateOutcome], into: Outcomes, spec: LaneSpec) -> None:
+def _read_obs(
+    outcomes: Sequence[pb.SimulateOutcome], into: Outcomes, spec: LaneSpec, before: Sequence[Frames | None] | None
+) -> None:
     rows = np.flatnonzero(into.has_obs)
+    if before is not None:
+        into.stacks = [None] * len(into)
     for index, leaf in enumerate(spec.observation.leaves):
-        parts = []
+        parts: list[bytes] = []
         for row in rows.tolist():
-            if len(outcomes[row].obs) != len(spec.observation.leaves) or len(outcomes[row].obs[index]) != leaf.nbytes:
-                raise RemoteProtocolError(f"outcome {row}: an observation that does not fit the spec")
-            parts.append(outcomes[row].obs[index])
-        sent = tensors.from_bytes(b"".join(parts), leaf.dtype, (len(rows), *leaf.shape), f"obs[{leaf.path or index}]")
+            obs = outcomes[row].obs
+            if len(obs) != len(spec.observation.leaves):
+                raise RemoteProtocolError(f"outcome {row}: {len(obs)} observation leaves")
+            if before is not None and index == spec.stack_leaf:
+                stack = into.stacks[row] = _moved_on(before[row], obs[index], leaf, outcomes[row].steps)
+                parts += stack
+            elif len(obs[index]) == leaf.nbytes:
+                parts.append(obs[index])
+            else:
+                raise _unfit(leaf, obs[index])
+        data = bytearray().join(parts)  # writable, and the only copy
+        sent = tensors.from_bytes(data, leaf.dtype, (len(rows), *leaf.shape), f"obs[{leaf.path or index}]")
         if len(rows) == len(into):
-            into.obs.append(sent.copy())
+            into.obs.append(sent)
         else:
             into.obs.append(np.zeros((len(into), *leaf.shape), leaf.dtype))
             into.obs[-1][rows] = sent
+
+
+def _moved_on(before: Frames | None, sent: bytes, leaf: Leaf, steps: int) -> Frames:
+    """The stack after so many steps, of which all of it was sent or, where it is known before, the newest frames."""
+    depth = leaf.shape[0]
+    size = leaf.nbytes // depth
+    if before is not None and steps < depth and len(sent) == steps * size:
+        newest = (sent,) if steps == 1 else _frames(sent, size)
+        return before[steps:] + newest
+    if len(sent) != leaf.nbytes:
+        raise _unfit(leaf, sent)
+    return _frames(sent, size)
+
+
+def _frames(data: bytes, size: int) -> Frames:
+    return tuple(data[at : at + size] for at in range(0, len(data), size))
+
+
+def _unfit(leaf: Leaf, sent: bytes) -> RemoteProtocolError:
+    return RemoteProtocolError(f"an observation that does not fit the spec: {len(sent)} bytes of {leaf.nbytes}")
 
 
 def _read_masks(outcomes: Sequence[pb.SimulateOutcome], into: Outcomes, spec: LaneSpec) -> None:

@@ -48,6 +48,7 @@ class SimulateEntry:
     """One look ahead: from `parent` (an id, a signed state, or a child of this wave) by `actions`.
 
     `actions`: per leaf `[k, *leaf.shape]`, k may be 0. `keep_as`: the id that the state after them gets.
+    `newest_frames`: of a stack the frames that the steps add will do; see `decode_outcomes`.
     """
 
     parent: int | bytes | Earlier
@@ -57,6 +58,7 @@ class SimulateEntry:
     seed: int = 0
     rollout: Rollout | None = None
     want_obs: bool = True
+    newest_frames: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def _entry_to_proto(entry: SimulateEntry, leaves: Sequence[Leaf]) -> pb.Simulate
         rng=entry.rng,
         seed=entry.seed,
         want_obs=entry.want_obs,
+        newest_frames=entry.newest_frames,
     )
     if isinstance(entry.parent, bytes):
         message.state = entry.parent
@@ -155,7 +158,8 @@ def _entry_from_proto(message: pb.SimulateEntry, leaves: Sequence[Leaf]) -> Simu
     if isinstance(actions, Status):
         return actions
     child_id = message.child_id if message.HasField("child_id") else None
-    return SimulateEntry(parent, actions, child_id, message.rng, message.seed, rollout, message.want_obs)
+    shown = message.want_obs, message.newest_frames
+    return SimulateEntry(parent, actions, child_id, message.rng, message.seed, rollout, *shown)
 
 
 def _read_actions(parts: Sequence[bytes], leaves: Sequence[Leaf]) -> list[Array] | Status:

@@ -71,6 +71,11 @@ def to_bytes(array: Array) -> bytes:
     return array.tobytes()
 
 
+def to_buffer(array: Array) -> bytes | Array:
+    """What `to_bytes` gives, or the array itself where its memory is just that: for joining, which copies it anyway."""
+    return array if array.dtype in _CODES and array.flags.c_contiguous else to_bytes(array)
+
+
 def from_bytes(data: bytes | bytearray, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> Array:
     """A view of `data` as an array, read-only if `data` is; `what` names the field in the error."""
     wanted = math.prod(shape) * dtype.itemsize

@@ -85,10 +85,12 @@ class Simulator:
         self._read_obs = gym_spec.reader(scratch.observation_space)
         self._unbatch = gym_spec.unbatcher(scratch.action_space)
         self._sampler = copy.deepcopy(scratch.action_space)
+        self._all_legal = False  # the actions of the wave that is run
 
     def run(self, wave: Wave) -> list[Outcome]:
         """One outcome for each entry, whatever becomes of the others."""
         outcomes: list[Outcome] = []
+        self._all_legal = self._are_legal([each for each in wave.entries if isinstance(each, SimulateEntry)])
         for entry in wave.entries:
             try:
                 if isinstance(entry, Status):
@@ -125,7 +127,8 @@ class Simulator:
             obs = self._observe(env, run)
         if keeps and not run.over:
             self._save(entry, env, run, (obs, parent))
-        outcome = Outcome(Status(), tuple(run.rewards), tuple(run.flags), obs if entry.want_obs else ())
+        shown = self._shown(obs, entry, len(run.rewards)) if entry.want_obs else ()
+        outcome = Outcome(Status(), tuple(run.rewards), tuple(run.flags), shown)
         outcome.mask, outcome.to_play = run.position.mask, run.position.to_play
         if entry.rollout is not None:
             try:
@@ -160,10 +163,16 @@ class Simulator:
         return child
 
     def _actions(self, entry: SimulateEntry) -> list[Any]:
-        wrong = check_actions(entry.actions, self._spec.action)
-        if wrong is not None:
-            raise EntryFailed("BAD_ACTION", wrong)
+        if not self._all_legal:
+            wrong = check_actions(entry.actions, self._spec.action)
+            if wrong is not None:
+                raise EntryFailed("BAD_ACTION", wrong)
         return self._unbatch(entry.actions)
+
+    def _are_legal(self, entries: Sequence[SimulateEntry]) -> bool:
+        """Whether all actions of a wave are: one look costs as much as that at one entry's."""
+        leaves = [np.concatenate(parts) for parts in zip(*(entry.actions for entry in entries), strict=True)]
+        return not leaves or check_actions(leaves, self._spec.action) is None
 
     def _check_room(self, nbytes: int) -> None:
         """Before anything is computed for a child that there would be no room for."""
@@ -181,15 +190,24 @@ class Simulator:
         return self._env
 
     def _observe(self, env: AnyEnv, run: _Run) -> Sequence[Array]:
-        """The observation per leaf, in memory that no environment writes into; `run.position` follows."""
+        """The observation per leaf, which may be the environment's own memory; `run.position` follows."""
         before = run.position
         if run.obs is None:
             return self._read_obs(self._codec.observe(env)) if before.obs is None else before.obs
-        obs = [np.array(leaf) for leaf in self._read_obs(run.obs)]
+        obs = self._read_obs(run.obs)
         mask, to_play = self._said(run.info, before.to_play)
         game_return = before.game_return + sum(run.rewards)
-        run.position = Position(obs, mask, to_play, game_return, before.game_length + len(run.rewards))
+        run.position = Position(None, mask, to_play, game_return, before.game_length + len(run.rewards))
         return obs
+
+    def _shown(self, obs: Sequence[Array], entry: SimulateEntry, steps: int) -> list[Array]:
+        """What the reply says of it, in memory that no environment writes into. Stacks are those of our own Atari stack
+        of wrappers, which moves on by a frame a step."""
+        shown = list(obs)
+        leaf = self._spec.stack_leaf
+        if entry.newest_frames and leaf is not None and steps < len(shown[leaf]):
+            shown[leaf] = shown[leaf][len(shown[leaf]) - steps :]
+        return [np.array(part) for part in shown]
 
     def _said(self, info: dict[Any, Any], player: int | None) -> tuple[Array | None, int | None]:
         """Mask and player after a step, as live slots have them: no mask allows everything, no player is the same."""
@@ -207,7 +225,7 @@ class Simulator:
         with _FaultsOf(self, "saving its state"):
             try:
                 state, nbytes = self._codec.capture(env)
-                snapshot = snapshot_of(self._codec, state, nbytes, (run.position, list(obs)), parent.origin)
+                snapshot = snapshot_of(self._codec, state, nbytes, (run.position, obs), parent.origin)
                 self._store.put(entry.keep_as, snapshot)
             except QuotaExceeded as error:
                 raise EntryFailed("QUOTA", str(error)) from None
@@ -263,14 +281,14 @@ class _FaultsOf:
 
 
 def snapshot_of(
-    codec: Codec, state: Any, nbytes: int, at: tuple[Position, list[Array]], origin: tuple[int, int] | None
+    codec: Codec, state: Any, nbytes: int, at: tuple[Position, Sequence[Array]], origin: tuple[int, int] | None
 ) -> Snapshot:
     """A snapshot with the position that belongs to it; observations that the codec remembers are not kept twice."""
     position, obs = at
     if codec.remembers_obs:
         kept = None
     else:
-        kept = obs
+        kept = [np.array(leaf) for leaf in obs]  # an environment may write into its own
         nbytes += sum(112 + leaf.nbytes for leaf in obs)
     position = Position(kept, position.mask, position.to_play, position.game_return, position.game_length)
     return Snapshot(state, nbytes + 200, position, origin)

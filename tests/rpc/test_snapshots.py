@@ -194,3 +194,34 @@ async def test_the_example_of_the_docs_runs(capfd: pytest.CaptureFixture[str]) -
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
     assert await process.wait() == 0
     assert capfd.readouterr().out.startswith("[1. 1.]")
+
+
+@pytest.mark.parametrize("env", ["Pong", "Breakout"])
+async def test_looks_show_whole_stacks(folder: Path, env: str) -> None:
+    """Looks from looked-at states, of which only new frames travel, show what all the steps from the root do, of which
+    everything travels: over ends of lives and of episodes, by one step and by several, with and without a child."""
+    rng = np.random.default_rng(3)
+    async with EnvServerProcess(folder, envs=[ENVS[env]], name="stacks") as server, one_lane(server.address, env) as at:
+        lane = at.lanes[0].snapshots
+        (root,) = await lane.snapshot([0])
+        paths: dict[int, Array] = {root: np.zeros(0, np.int64)}
+        for _ in range(12):
+            parents = rng.choice(list(paths), 6)
+            steps = [rng.integers(4, size=rng.choice([0, 1, 1, 2, 3, 4, 40])) for _ in parents]
+            ways = [np.concatenate([paths[parent], more]) for parent, more in zip(parents, steps, strict=True)]
+            near = [
+                SimulateEntry(int(parent), [more], keep_as=lane.new_id(), rng=pb.FROZEN)
+                for parent, more in zip(parents, steps, strict=True)
+            ]
+            far = [SimulateEntry(root, [way], rng=pb.FROZEN) for way in ways]
+            found, wanted = await lane.simulate(near), await lane.simulate(far)
+            assert found.obs[0].tobytes() == wanted.obs[0].tobytes()
+            over = found.terminated | found.truncated
+            paths |= {
+                entry.keep_as: way
+                for entry, way, ended in zip(near, ways, over, strict=True)
+                if entry.keep_as is not None and not ended
+            }
+        assert len(lane._stacks) > 10
+        lane.forget(paths)
+        assert len(lane._stacks) == 0

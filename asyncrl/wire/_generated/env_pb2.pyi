@@ -1743,6 +1743,7 @@ class SimulateEntry(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
     WANT_OBS_FIELD_NUMBER: _builtins.int
+    NEWEST_FRAMES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     state: _builtins.bytes
     """a signed state, as Exported has it"""
@@ -1753,6 +1754,8 @@ class SimulateEntry(_message.Message):
     rng: Global___RngMode.ValueType
     seed: _builtins.int
     want_obs: _builtins.bool
+    newest_frames: _builtins.bool
+    """FRAME_STACK: the client has the stack that the parent shows"""
     @_builtins.property
     def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """one per action leaf, [k, *shape]"""
@@ -1771,10 +1774,11 @@ class SimulateEntry(_message.Message):
         seed: _builtins.int = ...,
         rollout: Global___RolloutTail | None = ...,
         want_obs: _builtins.bool = ...,
+        newest_frames: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_child_id", b"_child_id", "_rollout", b"_rollout", "child_id", b"child_id", "entry", b"entry", "id", b"id", "parent", b"parent", "rollout", b"rollout", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_child_id", b"_child_id", "_rollout", b"_rollout", "actions", b"actions", "child_id", b"child_id", "entry", b"entry", "id", b"id", "parent", b"parent", "rng", b"rng", "rollout", b"rollout", "seed", b"seed", "state", b"state", "want_obs", b"want_obs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_child_id", b"_child_id", "_rollout", b"_rollout", "actions", b"actions", "child_id", b"child_id", "entry", b"entry", "id", b"id", "newest_frames", b"newest_frames", "parent", b"parent", "rng", b"rng", "rollout", b"rollout", "seed", b"seed", "state", b"state", "want_obs", b"want_obs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__child_id: _TypeAlias = _typing.Literal["child_id"]  # noqa: Y015
     _WhichOneofArgType__child_id: _TypeAlias = _typing.Literal["_child_id", b"_child_id"]  # noqa: Y015
@@ -1866,7 +1870,11 @@ class SimulateOutcome(_message.Message):
     flags: _builtins.bytes
     """u1[steps]; only 0, TERMINATED, TRUNCATED"""
     mask: _builtins.bytes
-    """b1[mask_size]"""
+    """the stack leaf may have, of a stack that is the parent's moved
+    on by a frame a step, only the frames of those steps, oldest
+    first: [steps, *shape[1:]], where that is less than all of it
+    b1[mask_size]
+    """
     to_play: _builtins.int
     rollout_return: _builtins.float
     """discounted; of two players, of the one who moves first"""
@@ -1877,7 +1885,7 @@ class SimulateOutcome(_message.Message):
     def status(self) -> Global___EntryStatus: ...
     @_builtins.property
     def obs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """one per leaf, [*shape], after the last step; whole stack"""
+        """one per leaf, [*shape], after the last step. With newest_frames"""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import pytest
 from asyncrl.errors import ConfigError
 from asyncrl.records import Array
 from asyncrl.search import Proposal, Root, SearchConfig, search
-from asyncrl.search.judging import Judge, Leaf
+from asyncrl.search.judging import Judge, Leaf, together
 from asyncrl.search.tree import TERMINAL, TRUNCATED
 from tests.unit.search.toys import ONE_STATE, Bandit, Fixed, Toy, ToySimulator
 
@@ -187,3 +187,39 @@ async def test_proposals_are_checked() -> None:
 
     with pytest.raises(ConfigError, match="3 actions for each of 1 states"):
         await Judge(propose, SearchConfig(num_sampled=3)).judge([Leaf([np.zeros(1)], None, None, 1)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "copies"),
+    [
+        ([0, 1, 2, 3], False),
+        ([0, 1, 2], True),
+        ([1, 0, 2, 3], True),
+        ([0, 1, 1, 3], True),
+        ([3, 2, 1, 0], True),
+    ],
+)
+def test_rows_of_one_array_are_stacked_without_a_copy(rows: list[int], copies: bool) -> None:
+    """All of its rows in their order; anything else is copied."""
+    whole = np.frombuffer(bytearray(range(24)), np.uint8).reshape(4, 2, 3)
+    found = together([whole[row] for row in rows])
+    assert found.tobytes() == np.stack([whole[row] for row in rows]).tobytes()
+    assert found.shape == (len(rows), 2, 3)
+    assert np.shares_memory(found, whole) != copies
+
+
+def test_other_views_of_one_array_are_copied() -> None:
+    """Of another dtype, of columns, of pieces with another shape, or of nobody else's memory."""
+    whole = np.arange(16, dtype=np.int64).reshape(4, 4)
+    views = [
+        [whole[row].view(np.float64) for row in range(4)],
+        [whole[:, column] for column in range(4)],
+        [whole[row].reshape(2, 2).T for row in range(4)],
+        [whole[row].copy() for row in range(4)],
+        [whole[0], whole[1], whole[2], np.arange(4)],
+    ]
+    for rows in views:
+        found = together(rows)
+        assert found.tolist() == np.stack(rows).tolist()
+        assert found.dtype == rows[0].dtype
+        assert not np.shares_memory(found, whole)

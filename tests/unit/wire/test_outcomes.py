@@ -114,3 +114,52 @@ def test_every_entry_has_an_outcome() -> None:
     for asked in ([1], [1, 1, 1]):
         with pytest.raises(RemoteProtocolError, match="outcomes for a wave"):
             decode_outcomes(body, SPEC, asked)
+
+
+STACKED = LaneSpec(
+    "toy",
+    SpaceSpec(
+        (Node(pb.TUPLE), Node(pb.BOX, 0, "0", np.dtype("<f4"), (2,)), Node(pb.BOX, 0, "1", np.dtype("<u2"), (4, 3)))
+    ),
+    SPEC.action,
+    stack_leaf=1,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.booleans(), st.booleans()), max_size=6), st.integers(0, 99))
+def test_newest_frames_make_whole_stacks(wave: list[tuple[int, bool, bool]], seed: int) -> None:
+    """Of any steps, known or not: what the server shortens and what it sends whole are the stacks that there were."""
+    rng = np.random.default_rng(seed)
+    sent, before, wanted = [], [], []
+    for steps, known, shortens in wave:
+        film = rng.integers(1 << 16, size=(4 + steps, 3)).astype("<u2")
+        stack, other = film[steps:], rng.normal(size=2).astype("<f4")
+        before.append(tuple(frame.tobytes() for frame in film[:4]) if known else None)
+        wanted.append((stack, other))
+        shown = stack[4 - steps :] if known and shortens and steps < 4 else stack
+        sent.append(Outcome(Status(), [0.0] * steps, [0] * steps, (other, shown)))
+    found = decode_outcomes(encode_outcomes(sent, 0), STACKED, [steps for steps, _, _ in wave], before)
+    for row, (stack, other) in enumerate(wanted):
+        assert (found.obs[0][row].tobytes(), found.obs[1][row].tobytes()) == (other.tobytes(), stack.tobytes())
+        assert found.stacks[row] == tuple(frame.tobytes() for frame in stack)
+    for leaf in found.obs:
+        leaf[...] = 1  # the caller's own
+
+
+@pytest.mark.parametrize(("steps", "size", "known"), [(1, 6, False), (2, 6, True), (1, 12, True), (5, 30, True)])
+def test_frames_that_make_no_stack_are_refused(steps: int, size: int, known: bool) -> None:
+    """Fewer or more of them than there were steps, or where nobody asked for that."""
+    fields = {"steps": steps, "rewards": bytes(8 * steps), "flags": bytes(steps)}
+    body = pb.SimulateResult(outcomes=[outcome(**fields, obs=[bytes(8), bytes(size)])]).SerializeToString()
+    with pytest.raises(RemoteProtocolError, match="does not fit"):
+        decode_outcomes(body, STACKED, [steps], [(bytes(6),) * 4 if known else None])
+
+
+def test_outcomes_are_what_protobuf_reads() -> None:
+    """Put together by hand, of arrays of any layout."""
+    leaves = np.arange(6, dtype="<f4")[::2], np.array(5)
+    body = encode_outcomes([Outcome(rewards=[1.0], flags=[0], obs=leaves), Outcome(Status("QUOTA", "full"))], 300)
+    first, second = pb.SimulateResult.FromString(body).outcomes
+    assert (list(first.obs), first.steps) == ([leaf.tobytes() for leaf in leaves], 1)
+    assert (second.status.code, second.status.detail, list(second.obs)) == (pb.ENTRY_QUOTA, "full", [])
+    assert pb.SimulateResult.FromString(body).store_bytes == 300

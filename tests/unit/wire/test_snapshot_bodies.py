@@ -37,6 +37,7 @@ def entries(draw: st.DrawFn) -> SimulateEntry:
         seed=draw(u8),
         rollout=draw(st.none() | tail),
         want_obs=draw(st.booleans()),
+        newest_frames=draw(st.booleans()),
     )
 
 

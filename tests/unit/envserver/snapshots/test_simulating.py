@@ -288,3 +288,26 @@ def test_waves_of_a_model_free_toy_are_repeatable() -> None:
     assert first.obs[0].tobytes() == second.obs[0].tobytes()
     assert first.rewards.tobytes() == second.rewards.tobytes()
     assert first.store_bytes == second.store_bytes
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_newest_frames_are_those_of_the_steps(steps: int) -> None:
+    """Of a stack of four; all of it where nothing older is left, and nothing where no step was taken."""
+    lane = DeskLane(KINDS["Pong"])
+    for action in lane.random_actions(9):
+        lane.step(action, action)
+    lane.snapshot([1])
+    actions = lane.random_actions(steps, 3)
+    (whole,), (newest,) = lane.sent(look(1, lane, *actions), look(1, lane, *actions, newest_frames=True))
+    assert len(whole) == 4 * 84 * 84
+    assert newest == whole[84 * 84 * max(4 - steps, 0) :]
+
+
+def test_one_illegal_action_fails_its_own_entry() -> None:
+    """Though all actions of a wave are looked at together."""
+    lane = DeskLane(option("walk"))
+    lane.snapshot([1])
+    wave = [look(1, lane, 2), SimulateEntry(1, [np.array([0, 3])]), look(1, lane), look(1, lane, 0)]
+    codes = [status.code for status in lane.simulate(*wave).status]
+    assert codes == ["OK", "BAD_ACTION", "OK", "OK"]
+    assert lane.simulate().status == []

@@ -475,6 +475,11 @@ class DeskLane:
         asked = [len(entry.actions[0]) for entry in entries]
         return decode_outcomes(self.desk.simulate(body, interrupted), self.host.spec, asked)
 
+    def sent(self, *entries: SimulateEntry) -> list[list[bytes]]:
+        """The observation leaves of the reply, as they travel."""
+        body = self.desk.simulate(bodies.encode_simulate(entries, self.host.spec), lambda: "")
+        return [list(outcome.obs) for outcome in pb.SimulateResult.FromString(body).outcomes]
+
     def restore(self, row: int, snapshot_id: int, incarnation: int = 0, t: int = 0) -> StepRows:
         body = pb.Restore(row=row, id=snapshot_id, expect_incarnation=incarnation, expect_t=t)
         return self.saw(self.desk.restore(body.SerializeToString()))
