@@ -5,7 +5,8 @@
 Each point plays the same number of episodes from the same seeds. It is told, and drawn, against simulations for each
 action, against seconds for each action, and against steps of a simulator for each action: a search that is better for
 the same number of environment steps has taken more of everything else. 0 simulations is the policy by itself (its
-likeliest action); random actions are the other end.
+likeliest action); random actions are the other end. With `--json` a run that was broken off goes on: points that the
+file has are not played again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from asyncrl.run.run_dir import RunDir
 from asyncrl.run.searching_play import SearchPlayWish, play_by_search
 from asyncrl.run.serving import serving
 from asyncrl.run.session import saved_config
-from asyncrl.search import SearchConfig
+from asyncrl.search.config import CRITIC_SPAN, SearchConfig
 from benchmarks.report import Report, Row, machine, print_table
 
 RANDOM = -1  # simulations, of the point that acts at random
@@ -51,6 +52,7 @@ class Options:
     algorithm: Literal["gumbel", "puct"] = "gumbel"
     rng: Literal["resample", "frozen", "open_loop"] = "resample"
     waves: int = 16
+    min_span: Annotated[float, tyro.conf.arg(help="see SearchConfig.min_span")] = CRITIC_SPAN
     servers: str | None = None
     search_servers: str | None = None
     json: Path | None = None
@@ -128,6 +130,7 @@ async def point(folder: RunDir, config: RunConfig, algorithm: str, options: Opti
             algorithm=options.algorithm,
             num_simulations=sims,
             waves=options.waves,
+            min_span=options.min_span,
             rng=options.rng,
             discount=config.gamma,
             gumbel_scale=0.0,
@@ -200,15 +203,25 @@ def draw(points: Sequence[Point], title: str, path: Path) -> None:
     plt.close(figure)
 
 
+def played_before(path: Path | None, title: str) -> dict[int, Point]:
+    """Points of the same title that the file has: they are not played again."""
+    if path is None or not path.exists():
+        return {}
+    document = json.loads(path.read_text())
+    found = [Point(**each) for each in document["points"]] if document["title"] == title else []
+    return {each.sims: each for each in found}
+
+
 def main() -> None:
     options = tyro.cli(Options, description=(__doc__ or "").partition("\n")[0])
     folder = RunDir(options.run)
     algorithm, config = saved_config(folder)
-    title = f"{config.env_id}, {options.algorithm}, rng {options.rng}, {options.run}"
+    title = f"{config.env_id}, {options.algorithm}, rng {options.rng}, span {options.min_span:g}, {options.run.name}"
     about, points = machine(), list[Point]()
     console = Report("", "", None, None, False, 130).console()
+    known = played_before(options.json, title)
     for sims in (RANDOM, *options.sims):
-        points.append(asyncio.run(point(folder, config, algorithm, options, sims)))
+        points.append(known.get(sims) or asyncio.run(point(folder, config, algorithm, options, sims)))
         print_table(rows_of(points[-1:], title), console)
         if options.json is not None:
             document = {"machine": about, "title": title, "points": [vars(each) for each in points]}

@@ -121,10 +121,11 @@ def plan_of(
     how: SearchHow, algorithm: Algorithm, leaf: str, gamma: float, rollout_steps: int = ROLLOUT_STEPS
 ) -> SearchConfig:
     """For play: no noise anywhere."""
-    from asyncrl.search import SearchConfig
+    from asyncrl.search.config import CRITIC_SPAN, SearchConfig
 
     kinds: dict[str, Literal["rollout", "zero"]] = {"rollout": "rollout", "zero": "zero"}
     names: dict[str, Literal["puct", "gumbel", "rollouts"]] = {"puct": "puct", "gumbel": "gumbel"}
+    defaults = SearchConfig()
     return SearchConfig(
         algorithm=names.get(algorithm, "rollouts"),
         num_simulations=how.sims,
@@ -134,6 +135,7 @@ def plan_of(
         discount=gamma,
         rollout_steps=rollout_steps,
         gumbel_scale=0.0,
+        min_span=defaults.min_span if leaf in kinds else CRITIC_SPAN,
         num_sampled=how.num_sampled,
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from asyncrl.errors import ConfigError
 from asyncrl.search.simulator import RngMode
+
+CRITIC_SPAN: Final = 1.0  # `min_span` where a learned critic judges leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,9 @@ class SearchConfig:
 
     c1: float = 1.25
     c2: float = 19652.0
+    min_span: float = 1e-8
+    """Values of a node are compared on the scale from its lowest to its highest, which is no shorter than this. With
+    1 differences that are small beside a reward of 1 weigh little, such as those by which a critic's noise differs."""
 
     max_considered: int = 16
     """Gumbel: actions of the root that are tried at all."""
@@ -63,6 +68,8 @@ class SearchConfig:
             raise ConfigError('algorithm="rollouts" averages rollouts: pass leaf="rollout" with it')
         if self.leaf == "rollout" and self.rollout_steps < 1:
             raise ConfigError('leaf="rollout" needs rollout_steps of at least 1')
+        if not self.min_span > 0:
+            raise ConfigError("min_span is more than 0: values that are all equal are divided by it")
         if not (0 <= self.noise_fraction <= 1 and 0 <= self.epsilon <= 1 and self.temperature >= 0):
             raise ConfigError("noise_fraction and epsilon lie between 0 and 1; temperature is not negative")
         if self.keep_tree and (self.algorithm != "puct" or self.rng == "open_loop"):

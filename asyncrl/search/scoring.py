@@ -14,8 +14,6 @@ import numpy as np
 from asyncrl.records import Array
 from asyncrl.search.config import SearchConfig
 
-MIN_SPAN = 1e-8
-
 
 def exploration_table(config: SearchConfig, most: int) -> Array:
     """f8 [most + 1]: the factor of PUCT's exploration term, by simulations that a node has had or started."""
@@ -23,12 +21,14 @@ def exploration_table(config: SearchConfig, most: int) -> Array:
     return np.array([math.sqrt(n) * (c1 + math.log((n + c2 + 1) / c2)) for n in range(most + 1)])
 
 
-def puct_scores(prior: Array, q: Array, visits: Array, started: Array, value: Array, factor: Array) -> Array:
+def puct_scores(
+    prior: Array, q: Array, visits: Array, started: Array, value: Array, factor: Array, min_span: float
+) -> Array:
     """f8 [r, A]. `value` f8 [r] of the node itself, `factor` f8 [r] from the table; the other arrays are [r, A]."""
     tried = visits > 0
     low = np.minimum(np.where(tried, q, np.inf).min(1), value)[:, None]
     high = np.maximum(np.where(tried, q, -np.inf).max(1), value)[:, None]
-    normal = np.where(tried, (q - low) / np.maximum(high - low, MIN_SPAN), 0.0)
+    normal = np.where(tried, (q - low) / np.maximum(high - low, min_span), 0.0)
     scores: Array = normal + factor[:, None] * prior / (1 + started)
     return scores
 
@@ -51,7 +51,7 @@ def value_bonus(completed: Array, visits: Array, config: SearchConfig) -> Array:
     """f8 [r, A]: σ, what values add to logits, rescaled to [0, 1] and growing with visits."""
     low, high = completed.min(1, keepdims=True), completed.max(1, keepdims=True)
     scale = (config.maxvisit_init + visits.max(1, keepdims=True)) * config.value_scale
-    bonus: Array = scale * ((completed - low) / np.maximum(high - low, MIN_SPAN))
+    bonus: Array = scale * ((completed - low) / np.maximum(high - low, config.min_span))
     return bonus
 
 

@@ -61,7 +61,7 @@ class Puct:
     """Prior and visits decide where to look, normalised values where to stay."""
 
     def __init__(self, forest: Forest, config: SearchConfig, rngs: Rngs) -> None:
-        self._forest = forest
+        self._forest, self._min_span = forest, config.min_span
         roots = forest.base(np.arange(forest.num_roots))
         most = int(forest.node_started[roots].max()) + config.num_simulations + 1
         self._factor = scoring.exploration_table(config, most)
@@ -103,6 +103,7 @@ class Puct:
             forest.edge_started[at],
             forest.value[at],
             self._factor[forest.node_started[at]],
+            self._min_span,
         )
         choice: Array = np.where(forest.mask[at], scores, -np.inf).argmax(1)
         return choice

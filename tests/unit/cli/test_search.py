@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl import cli
+from asyncrl.cli.search import Search, plan_of
 from asyncrl.run.options import resolve
 from asyncrl.run.running import run_to_the_end
 from asyncrl.search import Expansion, Outcome
@@ -101,3 +102,9 @@ def test_a_run_is_searched_with(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "leave num_sampled at 0" in capsys.readouterr().err
     assert cli.main(["eval", run, "--search", "puct", "--video", *how]) == 2
     assert "leave out --sampled and --video" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("leaf", "span"), [("", 1.0), ("runs/some", 1.0), ("rollout", 1e-8), ("zero", 1e-8)])
+def test_a_critics_small_differences_are_not_magnified(leaf: str, span: float) -> None:
+    """Where a network judges, of `asyncrl eval` or of `--leaf RUN`; returns of rollouts and zeros are as published."""
+    assert plan_of(Search(env_id="x"), "gumbel", leaf, 0.9).min_span == span
