@@ -138,7 +138,7 @@ class Tree(NodeArrays):
 
     def depth(self) -> int:
         """Steps from the root to the deepest node."""
-        return max((len(self.path(int(node))) for node in np.flatnonzero(self.status)), default=0)
+        return max(len(self.path(int(node))) for node in np.flatnonzero(self.status))
 
     def subtree(self, action: int) -> Self | None:
         """A copy of what hangs under an action of the root; None where no search can go on from there."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.mutants.operators import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("asyncrl", "envserver", "tests", "protos", "benchmarks", "examples", "pyproject.toml", "README.md")
+COPIED = ("asyncrl", "envserver", "tests", "protos", "benchmarks", "examples", "docs", "pyproject.toml", "README.md")
 DEFAULT_ROOMS = ("asyncrl/wire", "asyncrl/client", "envserver")
 # Tests that cross rooms, in the order in which they are tried.
 FAR = ("tests/sim", "tests/rpc", "tests/security", "tests/chaos")
