@@ -16,7 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -193,6 +193,7 @@ async def measure(game: str, folder: RunDir, num_games: int, sims: int) -> list[
     for name, (move, count) in ours.items():
         for against, other in theirs.items():
             score = await play(make_env, move, other, count)
+            print(f"{name} v. {against}: {score}", flush=True)
             rows.append(
                 Row(f"{game}, {count} games", f"{name} v. {against}", float(score.lost), "lost", note=str(score))
             )
@@ -203,7 +204,7 @@ def train(game: str, steps: int, run_dir: str, seed: int) -> RunDir:
     settings = SETTINGS | OF_GAME[game] | {"total_timesteps": steps, "run_dir": run_dir, "seed": seed}
     config = resolve("ppo", env_id=f"{game}=examples.{game}:make_env", **settings)
     assert isinstance(config, PPOConfig)
-    ran = run_to_the_end("ppo", config, say=print)
+    ran = run_to_the_end("ppo", config, say=partial(print, flush=True))
     print(f"{ran.result.env_steps:,} moves in {ran.result.wall_s:.0f} s, {ran.result.sps:.0f} a second")
     return RunDir(ran.folder)
 
