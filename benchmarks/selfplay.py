@@ -68,7 +68,7 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 OF_GAME: Final[dict[str, dict[str, Any]]] = {
     "tictactoe": {"search_sims": 25, "hidden_sizes": [128, 128], "activation": "relu"},
-    "connect4": {"search_sims": 50, "hidden_sizes": [256, 256], "activation": "relu"},
+    "connect4": {"search_sims": 50, "network": "examples.board_network:build"},
 }
 
 
