@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ import pytest
 from gymnasium import wrappers
 
 from asyncrl.wire._generated import env_pb2 as pb
-from envserver.snapshots.chain import ChainCodec, FieldsPart, part_for
+from envserver.snapshots.chain import ChainCodec, FieldsPart, ScreensPart, part_for
 from envserver.snapshots.codec import BadState, CannotCapture, layers_of
 from envserver.snapshots.probing import fields_codec
 from tests.unit.envserver.snapshots.toys import NestedEnv, uncopyable, walk
@@ -139,3 +140,15 @@ def test_states_that_do_not_fit_are_bad() -> None:
     with pytest.raises(BadState, match="tables"):
         codec.load(dumped)
     assert isinstance(ChainCodec("x", pb.SNAPSHOT_PROBED, env, FieldsPart()), ChainCodec)
+
+
+def test_the_second_screen_adds_nothing_to_a_restored_first_one() -> None:
+    """A game that ends in its first frame after a restore shows the maximum of both screens: black stays black."""
+    saved = np.array([[0, 7], [0, 200]], np.uint8)
+    layer = SimpleNamespace(obs_buffer=[saved.copy(), saved // 2], frame_skip=4, lives=3, game_over=False)
+    part = ScreensPart()
+    state, _ = part.capture(layer)
+    for screen in layer.obs_buffer:
+        screen[...] = 99
+    part.restore(layer, state)
+    assert np.maximum(*layer.obs_buffer).tolist() == saved.tolist()
