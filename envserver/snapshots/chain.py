@@ -24,7 +24,7 @@ from envserver.snapshots import plain
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
 from envserver.snapshots.fields import Fields, Misfit, size_of_fields
 from envserver.snapshots.generators import begin_generator, generators_of, reseed
-from envserver.snapshots.plain import NotPlain, apply_randomness, randomness_of
+from envserver.snapshots.plain import RANDOMNESS_BYTES, NotPlain, apply_randomness, randomness_of
 
 # Of the wrappers that hand on what they wrap, observation and all.
 _TRANSPARENT: Final = (TimeLimit, OrderEnforcing, LifeLossSoftEnds)
@@ -169,7 +169,7 @@ class StickyPart:
     """Sticky actions: the action that may be repeated, and the generator that decides."""
 
     def capture(self, layer: Any) -> tuple[Any, int]:
-        return (int(layer.last), randomness_of(layer.random)), 464
+        return (int(layer.last), randomness_of(layer.random)), 64 + RANDOMNESS_BYTES
 
     def restore(self, layer: Any, state: Any) -> None:
         layer.last, generator = state

@@ -138,6 +138,9 @@ def revived(saved: Any, current: Any) -> Any:
     return copied(saved)
 
 
+RANDOMNESS_BYTES: Final = 900  # what `size_of` finds of a generator's state, about
+
+
 def size_of(value: Any) -> int:
     """About how many bytes a plain value takes in memory."""
     kind = value.__class__

@@ -18,7 +18,15 @@ from asyncrl.wire._generated import env_pb2 as pb
 from envserver.snapshots.chain import ChainCodec, Part
 from envserver.snapshots.codec import AnyEnv, CannotCapture
 from envserver.snapshots.generators import generators_of
-from envserver.snapshots.plain import Randomness, apply_randomness, copied, randomness_of, revived, size_of
+from envserver.snapshots.plain import (
+    RANDOMNESS_BYTES,
+    Randomness,
+    apply_randomness,
+    copied,
+    randomness_of,
+    revived,
+    size_of,
+)
 
 OWN_STATES: Final = (("get_state", "set_state"), ("clone_state", "restore_state"))
 KEY_STATE: Final = ("get_key_state", "set_key_state")
@@ -51,7 +59,7 @@ class OwnPart:
 
     def capture(self, layer: Any) -> tuple[Any, int]:
         state = copied(getattr(layer, self._get)())
-        return (state, randomness_of(layer.__dict__.get("_np_random"))), size_of(state) + 400
+        return (state, randomness_of(layer.__dict__.get("_np_random"))), size_of(state) + RANDOMNESS_BYTES
 
     def restore(self, layer: Any, state: Any) -> None:
         own, generator = state
@@ -81,7 +89,7 @@ class AlePart:
 
     def capture(self, layer: Any) -> tuple[Any, int]:
         data = layer.ale.cloneState(include_rng=False).serialize()
-        return (data, randomness_of(layer.__dict__.get("_np_random"))), len(data) + 400
+        return (data, randomness_of(layer.__dict__.get("_np_random"))), len(data) + RANDOMNESS_BYTES
 
     def restore(self, layer: Any, state: Any) -> None:
         data, generator = state

@@ -12,10 +12,12 @@ import pytest
 
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.atari import AtariSettings
+from envserver.snapshots import plain
 from envserver.snapshots.codec import BadState, CannotCapture
 from envserver.snapshots.simulators import (
     KEY_STATE,
     OWN_STATES,
+    AlePart,
     key_state_codec,
     methods_of,
     simulator_codec,
@@ -200,3 +202,12 @@ def test_values_of_other_games_are_refused() -> None:
     other.reset(seed=1)
     with pytest.raises(CannotCapture, match="wrapped in another way"):
         codec.capture(other)
+
+
+def test_a_quota_counts_what_a_game_takes() -> None:
+    """The bytes of ALE's state, and some for the generator: less would let a store outgrow its quota."""
+    env: Any = gymnasium.make("ALE/Pong-v5", repeat_action_probability=0.0).unwrapped
+    env.reset(seed=1)
+    (data, generator), nbytes = AlePart(env).capture(env)
+    assert nbytes - len(data) == pytest.approx(plain.size_of(generator), abs=300)
+    assert nbytes > len(data)
