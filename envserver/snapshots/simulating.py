@@ -240,7 +240,7 @@ class Simulator:
         tail, interrupted = how
         discount, mask = 1.0, run.position.mask
         first = mover = run.position.to_play
-        self._sampler.seed(tail.seed % (1 << 32))
+        self._sampler.seed(tail.seed)
         with _FaultsOf(self, "a rollout"):
             while outcome.rollout_steps < tail.steps and not run.over:
                 if outcome.rollout_steps % LOOK_EVERY == 0 and (code := interrupted()):

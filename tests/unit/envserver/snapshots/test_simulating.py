@@ -311,3 +311,24 @@ def test_one_illegal_action_fails_its_own_entry() -> None:
     codes = [status.code for status in lane.simulate(*wave).status]
     assert codes == ["OK", "BAD_ACTION", "OK", "OK"]
     assert lane.simulate().status == []
+
+
+def test_the_scratch_environment_is_closed_with_its_lane() -> None:
+    """Once: what a simulator holds outside of the process is given back."""
+    lane, closed = DeskLane(option("walk")), list[str]()
+    scratch = lane.desk._simulator._env
+    assert scratch is not None
+    scratch.close = lambda: closed.append("scratch")  # type: ignore[method-assign]
+    lane.desk.close()
+    lane.desk.close()
+    assert closed == ["scratch"]
+
+
+def test_rollouts_take_any_seed_of_the_wire() -> None:
+    """Also those beyond 32 bits, which are seeds of their own."""
+    lane = DeskLane(option("walk"))
+    lane.snapshot([1])
+    seeds = [7, 7 + (1 << 32), (1 << 64) - 1, 7]
+    found = lane.simulate(*(look(1, lane, rollout=Rollout(20, 1.0, seed)) for seed in seeds)).rollout_return.tolist()
+    assert found[0] == found[3]
+    assert len(set(found)) == 3
