@@ -203,23 +203,24 @@ def draw(points: Sequence[Point], title: str, path: Path) -> None:
     plt.close(figure)
 
 
-def played_before(path: Path | None, title: str) -> dict[int, Point]:
-    """Points of the same title that the file has: they are not played again."""
+def played_before(path: Path | None, title: str, episodes: int) -> dict[int, Point]:
+    """Points of the same title and as many episodes that the file has: they are not played again."""
     if path is None or not path.exists():
         return {}
     document = json.loads(path.read_text())
     found = [Point(**each) for each in document["points"]] if document["title"] == title else []
-    return {each.sims: each for each in found}
+    return {each.sims: each for each in found if len(each.returns) == episodes}
 
 
 def main() -> None:
     options = tyro.cli(Options, description=(__doc__ or "").partition("\n")[0])
     folder = RunDir(options.run)
     algorithm, config = saved_config(folder)
-    title = f"{config.env_id}, {options.algorithm}, rng {options.rng}, span {options.min_span:g}, {options.run.name}"
+    of = f"{options.run.name} at {load_newest(folder.checkpoints).path.name}"
+    title = f"{config.env_id}, {options.algorithm}, rng {options.rng}, span {options.min_span:g}, {of}"
     about, points = machine(), list[Point]()
     console = Report("", "", None, None, False, 130).console()
-    known = played_before(options.json, title)
+    known = played_before(options.json, title, options.episodes)
     for sims in (RANDOM, *options.sims):
         points.append(known.get(sims) or asyncio.run(point(folder, config, algorithm, options, sims)))
         print_table(rows_of(points[-1:], title), console)

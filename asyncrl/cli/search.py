@@ -125,7 +125,6 @@ def plan_of(
 
     kinds: dict[str, Literal["rollout", "zero"]] = {"rollout": "rollout", "zero": "zero"}
     names: dict[str, Literal["puct", "gumbel", "rollouts"]] = {"puct": "puct", "gumbel": "gumbel"}
-    defaults = SearchConfig()
     return SearchConfig(
         algorithm=names.get(algorithm, "rollouts"),
         num_simulations=how.sims,
@@ -135,7 +134,7 @@ def plan_of(
         discount=gamma,
         rollout_steps=rollout_steps,
         gumbel_scale=0.0,
-        min_span=defaults.min_span if leaf in kinds else CRITIC_SPAN,
+        min_span=SearchConfig.min_span if leaf in kinds else CRITIC_SPAN,
         num_sampled=how.num_sampled,
     )
 

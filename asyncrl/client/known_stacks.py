@@ -35,7 +35,7 @@ class KnownStacks:
         over = outcomes.terminated | outcomes.truncated
         for entry, stack, status, ended in zip(entries, outcomes.stacks, outcomes.status, over.tolist(), strict=True):
             if entry.keep_as is not None and stack is not None and status.ok and not ended:
-                self._by_id[entry.keep_as] = stack
+                self._by_id.setdefault(entry.keep_as, stack)  # as in the lane, the first one stays
 
     def forget(self, ids: Iterable[int]) -> None:
         for each in ids:

@@ -119,17 +119,17 @@ def _stacked(leaves: Sequence[Leaf]) -> list[Array]:
 def together(rows: Sequence[Array]) -> Array:
     """[N, *shape]: without a copy where the rows are all those of one array, as a whole wave's observations are."""
     first, whole = rows[0], rows[0].base
-    if not isinstance(whole, np.ndarray) or whole.nbytes != len(rows) * first.nbytes:
+    if not isinstance(whole, np.ndarray) or whole.dtype != first.dtype or not whole.flags.c_contiguous:
         return np.stack(rows)
-    at, size = _address(whole), first.nbytes
-    for number, row in enumerate(rows):
-        if row.base is not whole or row.dtype != first.dtype or row.shape != first.shape:
-            return np.stack(rows)
-        if _address(row) != at + number * size or not row.flags.c_contiguous:
-            return np.stack(rows)
-    if whole.dtype != first.dtype or not whole.flags.c_contiguous:
-        return np.stack(rows)
-    return whole.reshape(len(rows), *first.shape)
+    at, size, like = _address(whole), first.nbytes, (first.dtype, first.shape)
+    in_order = whole.nbytes == len(rows) * size and all(
+        row.base is whole
+        and (row.dtype, row.shape) == like
+        and row.flags.c_contiguous
+        and _address(row) == at + i * size
+        for i, row in enumerate(rows)
+    )
+    return whole.reshape(len(rows), *first.shape) if in_order else np.stack(rows)
 
 
 def _address(array: Array) -> int:

@@ -80,7 +80,8 @@ class Evaluate(Protocol):
     async def __call__(self, obs: Sequence[Array], mask: Array | None, to_play: Array | None) -> tuple[Array, Array]:
         """Logits [N, A] and values [N] of N states.
 
-        `obs`: per leaf [N, *shape]. `mask`: b1 [N, A] of allowed actions, None for all; logits of others do not matter.
+        `obs`: per leaf [N, *shape], not to be written into. `mask`: b1 [N, A] of allowed actions, None for all; logits
+        of others do not matter.
         `to_play`: i4 [N], None where there is a single player. A row's answer must not depend on the rows beside it if
         results are to be reproducible bit for bit.
         """

@@ -196,15 +196,14 @@ def _moved_on(before: Frames | None, sent: bytes, leaf: Leaf, steps: int) -> Fra
     depth = leaf.shape[0]
     size = leaf.nbytes // depth
     if before is not None and steps < depth and len(sent) == steps * size:
-        newest = (sent,) if steps == 1 else _frames(sent, size)
-        return before[steps:] + newest
+        return before[steps:] + _frames(sent, size, steps)
     if len(sent) != leaf.nbytes:
         raise _unfit(leaf, sent)
-    return _frames(sent, size)
+    return _frames(sent, size, depth)
 
 
-def _frames(data: bytes, size: int) -> Frames:
-    return tuple(data[at : at + size] for at in range(0, len(data), size))
+def _frames(data: bytes, size: int, count: int) -> Frames:
+    return tuple(data[number * size : (number + 1) * size] for number in range(count))
 
 
 def _unfit(leaf: Leaf, sent: bytes) -> RemoteProtocolError:

@@ -27,6 +27,7 @@ _BIT_GENERATORS: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
+RANDOMNESS_BYTES: Final = 900  # what `size_of` finds of a generator's state, about
 _WRITABLE: Final = "biufcSU"
 _COLLECTIONS: Final[dict[type, bytes]] = {list: b"l", tuple: b"t", set: b"s", frozenset: b"z", deque: b"q"}
 _LENGTH: Final = struct.Struct("<I")
@@ -136,9 +137,6 @@ def revived(saved: Any, current: Any) -> Any:
     if kind in _COLLECTIONS:
         return kind(revived(each, None) for each in saved)
     return copied(saved)
-
-
-RANDOMNESS_BYTES: Final = 900  # what `size_of` finds of a generator's state, about
 
 
 def size_of(value: Any) -> int:

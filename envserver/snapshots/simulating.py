@@ -85,13 +85,11 @@ class Simulator:
         self._read_obs = gym_spec.reader(scratch.observation_space)
         self._unbatch = gym_spec.unbatcher(scratch.action_space)
         self._sampler = copy.deepcopy(scratch.action_space)
-        self._all_legal = False  # the actions of the wave that is run
 
     def run(self, wave: Wave) -> list[Outcome]:
         """One outcome for each entry, whatever becomes of the others."""
         outcomes: list[Outcome] = []
-        self._all_legal = self._are_legal([each for each in wave.entries if isinstance(each, SimulateEntry)])
-        for entry in wave.entries:
+        for entry in self._checked(wave.entries):
             try:
                 if isinstance(entry, Status):
                     raise EntryFailed(entry.code, entry.detail)
@@ -113,7 +111,7 @@ class Simulator:
 
     def _run(self, entry: SimulateEntry, wave: Wave, outcomes: Sequence[Outcome]) -> Outcome:
         parent = self._parent(entry, wave, outcomes)
-        actions = self._actions(entry)
+        actions = self._unbatch(entry.actions)
         keeps = entry.keep_as is not None and entry.keep_as not in self._store
         if keeps:
             self._check_room(parent.nbytes)
@@ -162,17 +160,20 @@ class Simulator:
             raise EntryFailed("PARENT_FAILED", f"entry {number} is not one before this that left a child")
         return child
 
-    def _actions(self, entry: SimulateEntry) -> list[Any]:
-        if not self._all_legal:
-            wrong = check_actions(entry.actions, self._spec.action)
+    def _checked(self, entries: Sequence[SimulateEntry | Status]) -> Sequence[SimulateEntry | Status]:
+        """With a status in the place of an illegal action. To look at all of them takes as long as to look at one."""
+        readable = [entry.actions for entry in entries if isinstance(entry, SimulateEntry)]
+        if not readable or self._wrong([np.concatenate(parts) for parts in zip(*readable, strict=True)]) is None:
+            return entries
+        checked = list(entries)
+        for number, entry in enumerate(entries):
+            wrong = self._wrong(entry.actions) if isinstance(entry, SimulateEntry) else None
             if wrong is not None:
-                raise EntryFailed("BAD_ACTION", wrong)
-        return self._unbatch(entry.actions)
+                checked[number] = Status("BAD_ACTION", wrong)
+        return checked
 
-    def _are_legal(self, entries: Sequence[SimulateEntry]) -> bool:
-        """Whether all actions of a wave are: one look costs as much as that at one entry's."""
-        leaves = [np.concatenate(parts) for parts in zip(*(entry.actions for entry in entries), strict=True)]
-        return not leaves or check_actions(leaves, self._spec.action) is None
+    def _wrong(self, actions: Sequence[Array]) -> str | None:
+        return check_actions(actions, self._spec.action)
 
     def _check_room(self, nbytes: int) -> None:
         """Before anything is computed for a child that there would be no room for."""

@@ -50,6 +50,14 @@ def test_only_what_is_known_is_left_out() -> None:
     assert before == [(b"\1\2", b"\3\4", b"\5\6"), None, None, None, None]
 
 
+def test_an_id_keeps_its_first_stack() -> None:
+    """As the lane keeps the first state of it."""
+    known, entry = KnownStacks(), SimulateEntry(1, ACTION, keep_as=10)
+    known.learn([entry, entry], shown(seen(1), seen(7)))
+    known.learn([entry], shown(seen(9)))
+    assert known.asked([SimulateEntry(10, ACTION)])[1] == [(b"\1\2", b"\3\4", b"\5\6")]
+
+
 def test_forgotten_states_have_no_stacks() -> None:
     """Known until they are forgotten; forgetting what was never known is no error."""
     known = KnownStacks()

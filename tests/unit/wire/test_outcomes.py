@@ -80,6 +80,8 @@ def test_any_bytes_are_outcomes_or_refused(data: bytes) -> None:
     for asked in ([], [1], [3, 3]):
         with contextlib.suppress(RemoteProtocolError):
             decode_outcomes(data, SPEC, asked)
+        with contextlib.suppress(RemoteProtocolError):
+            decode_outcomes(data, STACKED, asked, [(bytes(6),) * 4] * len(asked))
 
 
 def outcome(**fields: Any) -> pb.SimulateOutcome:
@@ -153,6 +155,15 @@ def test_frames_that_make_no_stack_are_refused(steps: int, size: int, known: boo
     body = pb.SimulateResult(outcomes=[outcome(**fields, obs=[bytes(8), bytes(size)])]).SerializeToString()
     with pytest.raises(RemoteProtocolError, match="does not fit"):
         decode_outcomes(body, STACKED, [steps], [(bytes(6),) * 4 if known else None])
+
+
+def test_frames_of_nothing_are_frames() -> None:
+    """A peer may name a stack whose frames have no pixels."""
+    empty = LaneSpec("toy", SpaceSpec((Node(pb.BOX, dtype=np.dtype("<u1"), shape=(4, 0)),)), SPEC.action, stack_leaf=0)
+    body = pb.SimulateResult(outcomes=[outcome(obs=[b""])] * 2).SerializeToString()
+    found = decode_outcomes(body, empty, [0, 0], [None, (b"",) * 4])
+    assert found.obs[0].shape == (2, 4, 0)
+    assert found.stacks == [(b"",) * 4] * 2
 
 
 def test_outcomes_are_what_protobuf_reads() -> None:
