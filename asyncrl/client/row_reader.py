@@ -14,7 +14,7 @@ from asyncrl.wire import step_rows
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import SMALL_BODY_BYTES
 from asyncrl.wire.flags import CUT, RowState, RowTracker
-from asyncrl.wire.frame_stack import StackDecoder
+from asyncrl.wire.frame_stack import StackDecoder, agreed_decoder
 from asyncrl.wire.infos import MAX_INFO_BYTES
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
@@ -46,12 +46,9 @@ class RowReader:
 
     def open(self, opened: pb.Opened, spec: LaneSpec) -> None:
         """From now on bodies are read by `spec`."""
-        observation = spec.observation
-        if pb.FRAME_STACK in opened.features and spec.stack_leaf is not None:
-            leaf = observation.leaves[spec.stack_leaf]
-            self._stack = StackDecoder(self._num_slots, leaf.shape[0], leaf.shape[1:], leaf.dtype)
+        self._stack = agreed_decoder(opened, spec, self._num_slots)
         # Observation, final observation and, after a reset, whole stacks; masks and infos beside them.
-        row_bytes = 3 * observation.nbytes + 2 * spec.mask_size + 2 * MAX_INFO_BYTES + 64
+        row_bytes = 3 * spec.observation.nbytes + 2 * spec.mask_size + 2 * MAX_INFO_BYTES + 64
         self.body_limit = SMALL_BODY_BYTES + self._num_slots * row_bytes
         self._spec = spec
 

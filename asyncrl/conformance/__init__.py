@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from asyncrl.client.seams import Connector
-from asyncrl.conformance import acting, framing, keeping, looking, opening, ordering, resuming, stepping
+from asyncrl.conformance import acting, framing, keeping, looking, opening, ordering, resuming, stacking, stepping
 
 # Importing a module of checks registers them, in the order in which they are run.
 from asyncrl.conformance.bench import Bench
@@ -28,7 +28,9 @@ __all__ = ["CHECKS", "Bench", "Check", "Failed", "Result", "Skipped", "check", "
 
 CHECK_S: Final = 120.0
 # Modules of checks, which importing them has registered, in the order in which they are run.
-_ORDER: Final = [each.__name__ for each in (opening, stepping, acting, ordering, framing, resuming, keeping, looking)]
+_ORDER: Final = [
+    each.__name__ for each in (opening, stepping, acting, ordering, framing, resuming, keeping, looking, stacking)
+]
 
 
 async def run_checks(

@@ -18,6 +18,7 @@ from asyncrl.wire import requests, step_rows
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import FrameReader, Message, kind_name, parse_body, to_frames
 from asyncrl.wire.flags import RowTracker
+from asyncrl.wire.frame_stack import StackDecoder, agreed_decoder
 from asyncrl.wire.lane_table import REQUESTS
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
@@ -52,6 +53,7 @@ class Probe:
     def __post_init__(self) -> None:
         self._inbox: asyncio.Queue[Message | Ended] = asyncio.Queue(MAX_QUEUED)
         self.tracker = RowTracker(0)
+        self._stack: StackDecoder | None = None
 
     # ------------------------------------------------------------------ frames
 
@@ -144,6 +146,7 @@ class Probe:
         self.spec = LaneSpec.from_proto(self.opened.spec)
         self.num_slots = num_slots
         self.tracker = RowTracker(num_slots)
+        self._stack = agreed_decoder(self.opened, self.spec, num_slots)
         return self.opened
 
     @property
@@ -169,7 +172,7 @@ class Probe:
         return await self.send(pb.STEP, body), crc
 
     def take_rows(self, message: Message, crc: int | None = None) -> StepRows:
-        rows = step_rows.decode(message.body, self.lane_spec, self.num_slots)
+        rows = step_rows.decode(message.body, self.lane_spec, self.num_slots, self._stack)
         if crc is not None and rows.action_crc != crc:
             raise Failed(f"action_crc {rows.action_crc:#x} was echoed for an action with {crc:#x}")
         self.tracker.advance(rows.flags)

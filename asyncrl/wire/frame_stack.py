@@ -16,6 +16,8 @@ import math
 import numpy as np
 
 from asyncrl.errors import RemoteProtocolError
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
 
@@ -120,3 +122,11 @@ class StackDecoder:
         self._ring.push(newest[:, 0])
         self._ring.put(whole_rows, whole)
         return self._ring.stacks()
+
+
+def agreed_decoder(opened: pb.Opened, spec: LaneSpec, num_slots: int) -> StackDecoder | None:
+    """For the rows of a lane that opened so; None: its stacks travel whole."""
+    if pb.FRAME_STACK not in opened.features or spec.stack_leaf is None:
+        return None
+    leaf = spec.observation.leaves[spec.stack_leaf]
+    return StackDecoder(num_slots, leaf.shape[0], leaf.shape[1:], leaf.dtype)

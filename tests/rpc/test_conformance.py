@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncrl.client.grpc_transport import GrpcConnector
-from asyncrl.conformance import CHECKS, looking, run_checks
+from asyncrl.conformance import CHECKS, looking, run_checks, stacking
 from tests.rpc.serving import serving
 
 pytestmark = pytest.mark.rpc
@@ -19,8 +19,12 @@ SKIPPED = {
     "Taxi-v4": {"actions_that_are_no_numbers_are_refused"},
     "nested": {"the_step_limit_truncates"},
 }
-# Offered, and so not refused; and not to be drawn without pygame.
-EVERYWHERE = {"what_is_not_offered_is_unsupported"}
+# Offered, and so not refused; no stacks; and not to be drawn without pygame.
+EVERYWHERE = {
+    "what_is_not_offered_is_unsupported",
+    "newest_frames_make_the_stacks_that_are_sent_whole",
+    "newest_frames_of_a_look_end_in_the_stack_that_it_shows",
+}
 UNDRAWN = {"CartPole-v1", "Pendulum-v1", "Taxi-v4"}
 
 
@@ -45,9 +49,9 @@ async def test_the_env_server_conforms(server: str, env: str) -> None:
     assert len(results) == len(CHECKS)
 
 
-async def test_sticky_actions_pass_the_checks_of_looking_ahead() -> None:
+async def test_sticky_actions_pass_the_checks_of_looking_ahead_and_of_stacks() -> None:
     """Lanes that are opened with snapshots draw them outside of ALE: the checks compare such lanes with their like."""
-    names = {each.name for each in CHECKS.values() if each.function.__module__ == looking.__name__}
+    names = {each.name for each in CHECKS.values() if each.function.__module__ in (looking.__name__, stacking.__name__)}
     with serving("pong=ALE/Pong-v5") as address:
         connector = GrpcConnector(address)
         try:

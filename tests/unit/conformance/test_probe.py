@@ -10,7 +10,7 @@ from asyncrl.conformance.probe import Ended
 from asyncrl.conformance.verdicts import Failed
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
-from tests.unit.conformance.tiny_server import ENV, TinyServer
+from tests.unit.conformance.tiny_server import DEPTH, ENV, TinyServer
 
 
 async def test_requests_are_counted_and_replies_acknowledged() -> None:
@@ -18,7 +18,7 @@ async def test_requests_are_counted_and_replies_acknowledged() -> None:
     async with TinyServer() as server, Bench(server, ENV, {}).lane() as probe:
         assert (probe.seq, probe.ack) == (1, 1)
         rows = await probe.reset(seeds=SEEDS)
-        assert rows.obs[0].shape == (2, 3)
+        assert rows.obs[0].shape == (2, DEPTH, 3)
         await probe.step([np.zeros(2, np.int64), np.zeros((2, 1), np.float32)])
         assert (probe.seq, probe.ack) == (3, 3)
 

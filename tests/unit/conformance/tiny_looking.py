@@ -56,4 +56,7 @@ def _outcome(lane: TinyLane, entry: SimulateEntry, faults: Collection[str]) -> O
             break
     if entry.keep_as is not None and not any(flags):
         lane.saved[entry.keep_as] = slot
-    return Outcome(Status(), rewards, flags, [slot.obs()])
+    shown = slot.obs()
+    if entry.newest_frames and len(rewards) < len(shown):
+        shown = shown[: len(rewards)] if "tells the oldest frames" in faults else shown[-len(rewards) :]
+    return Outcome(Status(), rewards, flags, [shown])

@@ -1,8 +1,8 @@
 """A small env server in memory, and the faults that it can be given.
 
-It serves one environment: each slot draws a number per step from a generator of its own; an episode ends when a draw is
-small, or is truncated after LIMIT steps. The protocol's order is kept by `wire.server_lane`; what is wrong on purpose
-stands where it goes wrong, as `if self.has("fault")`.
+It serves one environment: each slot draws a number per step from a generator of its own, and shows a stack of the last
+DEPTH states; an episode ends when a draw is small, or is truncated after LIMIT steps. The protocol's order is kept by
+`wire.server_lane`; what is wrong on purpose stands where it goes wrong, as `if self.has("fault")`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from asyncrl.wire import handshake, requests, step_rows
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import FrameReader, Message, error_body, parse_body, to_frames
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, TERMINATED, TRUNCATED
+from asyncrl.wire.frame_stack import StackEncoder
 from asyncrl.wire.lane_table import REQUESTS, LaneState
 from asyncrl.wire.server_lane import ServerLane
 from asyncrl.wire.spaces import Node, SpaceSpec
@@ -30,11 +31,12 @@ from tests.unit.conformance.tiny_looking import looked_ahead
 
 ENV: Final = "tiny"
 LIMIT: Final = 12
+DEPTH: Final = 3
 CAPACITY: Final = 16
 F4, F8 = np.dtype("<f4"), np.dtype("<f8")
 SPEC: Final = LaneSpec(
     env=ENV,
-    observation=SpaceSpec((Node(pb.BOX, dtype=F8, shape=(3,)),)),
+    observation=SpaceSpec((Node(pb.BOX, dtype=F8, shape=(DEPTH, 3)),)),
     action=SpaceSpec(
         (
             Node(pb.DICT),
@@ -45,6 +47,7 @@ SPEC: Final = LaneSpec(
     max_episode_steps=LIMIT,
     render_mode="rgb_array",
     build="tiny 1",
+    stack_leaf=0,
 )
 
 
@@ -56,21 +59,27 @@ class TinySlot:
         self.t = 0
         self.x = 0.0
         self.ended = False
+        self.frames = np.zeros((DEPTH, 3))
 
     def reset(self, seed: int | None) -> Array:
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self.t, self.x, self.ended = 0, float(self.rng.random()), False
+        self.frames[:] = self._frame()
         return self.obs()
 
     def step(self, choice: int, force: float) -> tuple[Array, float, int]:
         self.t += 1
         draw = float(self.rng.random())
         self.x += draw * (1 + choice) + force
+        self.frames = np.concatenate([self.frames[1:], self._frame()[None]])
         flag = TERMINATED if draw < 0.04 else TRUNCATED if self.t == LIMIT else 0
         return self.obs(), self.x, flag
 
     def obs(self) -> Array:
+        return self.frames.copy()
+
+    def _frame(self) -> Array:
         return np.array([self.x, self.t, 1.0])
 
 
@@ -83,7 +92,8 @@ class TinyLane:
     open: pb.Open
     protocol: ServerLane
     slots: list[TinySlot]
-    obs: Array  # [B, 3]
+    obs: Array  # [B, DEPTH, 3]
+    stack: StackEncoder | None = None
     saved: dict[int, TinySlot] = field(default_factory=dict)
     held_back: list[tuple[int, int, bytes]] = field(default_factory=list)
 
@@ -282,7 +292,8 @@ class TinyHandler:
         slots = [TinySlot() for _ in request.fleet_slots]
         protocol = ServerLane(4, request.resumable)
         token = b"t" * 16 if self.has("one token for all") else hashlib.md5(str(server.opened).encode()).digest()
-        self.lane = TinyLane(str(server.opened), token, request, protocol, slots, np.zeros((len(slots), 3)))
+        self.lane = TinyLane(str(server.opened), token, request, protocol, slots, np.zeros((len(slots), DEPTH, 3)))
+        self.lane.stack = StackEncoder() if pb.FRAME_STACK in request.features else None
         server.lanes[self.lane.lane_id] = self.lane
         server.streams[request.fleet_slots[0] // 2] = self.stream
         protocol.with_crc = True
@@ -303,7 +314,7 @@ class TinyHandler:
         return None
 
     def _opened(self, lane: TinyLane) -> pb.Opened:
-        features = set(lane.open.features) & {pb.RESUME_LANES, pb.SNAPSHOTS, pb.RENDERING}
+        features = set(lane.open.features) & {pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.RENDERING}
         spec_hash = hashlib.sha256(lane.token).digest() if self.has("another hash each time") else SPEC.hash()
         return pb.Opened(
             protocol=handshake.version(),
@@ -353,9 +364,9 @@ class TinyHandler:
         """The reply's kind and body."""
         try:
             if message.kind == pb.RESET:
-                return pb.STEP_RESULT, self._encode(self._reset(lane, message.body))
+                return pb.STEP_RESULT, self._encode(lane, self._reset(lane, message.body))
             if message.kind == pb.STEP:
-                return pb.STEP_RESULT, self._encode(self._step(lane, message.body))
+                return pb.STEP_RESULT, self._encode(lane, self._step(lane, message.body))
             if message.kind == pb.SNAPSHOT and pb.SNAPSHOTS in lane.open.features:
                 wish = parse_body(pb.Snapshot, message.body)
                 for row, name in zip(wish.rows, wish.ids, strict=True):
@@ -363,7 +374,7 @@ class TinyHandler:
                 status = [pb.EntryStatus()] * len(wish.ids)
                 return pb.SNAPSHOT_RESULT, pb.SnapshotResult(status=status).SerializeToString()
             if message.kind == pb.RESTORE and pb.SNAPSHOTS in lane.open.features:
-                return pb.STEP_RESULT, self._encode(self._restore(lane, parse_body(pb.Restore, message.body)))
+                return pb.STEP_RESULT, self._encode(lane, self._restore(lane, parse_body(pb.Restore, message.body)))
             if message.kind in (pb.SIMULATE, pb.RELEASE) and pb.SNAPSHOTS in lane.open.features:
                 return looked_ahead(lane, message, SPEC, self.server.faults)
             if message.kind == pb.RENDER and pb.RENDERING in lane.open.features:
@@ -377,8 +388,15 @@ class TinyHandler:
             raise RemoteProtocolError("not here")
         return pb.ERROR, error_body("UNSUPPORTED", "not here")
 
-    def _encode(self, rows: StepRows) -> bytes:
-        return step_rows.encode(rows, SPEC)
+    def _encode(self, lane: TinyLane, rows: StepRows) -> bytes:
+        if lane.stack is not None and self.has("shows the frame before"):
+            rows.obs[0] = np.roll(rows.obs[0], 1, axis=1)
+        body = step_rows.encode(rows, SPEC, lane.stack)
+        if lane.stack is not None and self.has("sends no stack whole"):
+            message = parse_body(pb.StepResult, body)
+            message.stack_rows = message.stack_obs = b""
+            body = message.SerializeToString()
+        return body
 
     def _reset(self, lane: TinyLane, body: bytes) -> StepRows:
         request = requests.decode_reset(body, len(lane.slots))

@@ -1,0 +1,57 @@
+"""Stacks of frames: told by their newest frames, they are the stacks that are sent whole."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from asyncrl.conformance.bench import SEEDS, Bench, difference, needs
+from asyncrl.conformance.looking import entry_of, saved, simulate
+from asyncrl.conformance.probe import Probe
+from asyncrl.conformance.registry import check, expect
+from asyncrl.wire._generated import env_pb2 as pb
+
+STEPS: Final = 30
+NO_STACK: Final = "no leaf of its observations is a stack of frames"
+NOT_OFFERED: Final = "it does not offer FRAME_STACK"
+
+
+def _needs_stacks(probe: Probe) -> None:
+    needs(probe.lane_spec.stack_leaf is not None, NO_STACK)
+    needs(pb.FRAME_STACK in probe.opened.features, NOT_OFFERED)
+
+
+@check("FRAME_STACK, StepResult")
+async def newest_frames_make_the_stacks_that_are_sent_whole(bench: Bench) -> None:
+    """With FRAME_STACK a lane shows what it shows without: within episodes, at their ends and after resets."""
+    async with bench.lane(features=[pb.FRAME_STACK]) as probe:
+        _needs_stacks(probe)
+        actions = bench.actions(probe.lane_spec, STEPS)
+        # Twice: stacks of before a reset must not shine through.
+        found = [rows for seeds in (SEEDS, SEEDS[::-1]) for rows in await bench.play(probe, actions, seeds)]
+    async with bench.lane() as whole:
+        wanted = [rows for seeds in (SEEDS, SEEDS[::-1]) for rows in await bench.play(whole, actions, seeds)]
+    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        differs = difference(ours, theirs)
+        expect(not differs, f"reply {number + 1} differs from one whose stacks came whole: {differs}")
+    bench.note(f"{len(found)} replies, {sum(len(rows.final_rows) for rows in found)} ends of episodes")
+
+
+@check("SimulateEntry.newest_frames")
+async def newest_frames_of_a_look_end_in_the_stack_that_it_shows(bench: Bench) -> None:
+    """A look with newest_frames tells the stack that the same look shows without, by one step and by several."""
+    async with saved(bench, pb.FRAME_STACK) as (probe, actions):
+        _needs_stacks(probe)
+        parent = await simulate(probe, entry_of(1, actions[:1], keep_as=2), before=[None])
+        needs(not (parent.terminated[0] or parent.truncated[0]), "the episode ended with the first look")
+        after = [actions[1 : 1 + count] for count in range(1, len(actions))]
+        wanted = await simulate(probe, *[entry_of(2, each) for each in after])
+        entries = [entry_of(2, each, newest_frames=True) for each in after]
+        found = await simulate(probe, *entries, before=parent.stacks * len(after))
+        for number, each in enumerate(after):
+            same = all(
+                np.array_equal(ours[number], theirs[number]) for ours, theirs in zip(found.obs, wanted.obs, strict=True)
+            )
+            expect(same, f"a look of {len(each)} steps shows another observation than without newest_frames")
+    bench.note(f"looks of 1 to {len(after)} steps")
