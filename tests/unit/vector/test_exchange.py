@@ -81,7 +81,7 @@ def _lanes(answers: list[Answer]) -> list[tuple[int, bool]]:
 
 def _steps(answers: list[Answer]) -> list[float]:
     """How many steps each lane's first slot has made in its episode."""
-    return [float(answer.rows.obs[0][0, 1]) for answer in answers if answer.rows is not None]
+    return [float(answer.rows.obs[0][0, -1, 1]) for answer in answers if answer.rows is not None]
 
 
 def test_a_step_is_one_answer_per_lane() -> None:
@@ -106,10 +106,10 @@ def test_an_action_never_reaches_a_replacement() -> None:
         first = rig.step()[0].rows
         assert first is not None
         assert first.flags.tolist() == [CUT | FIRST | NO_TRANSITION] * 2
-        assert first.obs[0][:, 1].tolist() == [0, 0]
+        assert first.obs[0][:, -1, 1].tolist() == [0, 0]
         second = rig.step()[0].rows
         assert second is not None
-        assert second.obs[0][:, 1].tolist() == [1, 1]
+        assert second.obs[0][:, -1, 1].tolist() == [1, 1]
 
 
 def test_what_nobody_asks_for_does_not_pile_up() -> None:
