@@ -3,15 +3,17 @@
 Simulations are started one after the other, one of each root at a time, and each sees those that are in flight
 already. A wave of a root closes when one would wait for another's leaf (collision: it is undone and counts for
 nothing), when the phase of the selection rule ends, or when it is full. What needs no simulator (the end of an episode,
-again) is settled on the spot.
+again) is settled on the spot. A phase has no ways that meet: its simulations are chosen first, and walk at once.
 
 Invariants: no two simulations of a wave go to the same leaf (test_a_collision_closes_the_wave); waves of one are the
-sequential search, bit for bit (test_the_search_is_that_of_its_slow_twin).
+sequential search, bit for bit (test_the_search_is_that_of_its_slow_twin); so is a phase that was decided on before
+(test_a_phase_goes_down_at_once_as_one_after_the_other).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,12 +26,18 @@ from asyncrl.search.selection import Selection
 
 @dataclass
 class Flights:
-    """One path each of several roots: where they lead, and what was there before."""
+    """Paths from roots: where they lead, and what was there before."""
 
-    rows: Array  # i8 [f], each root once
+    rows: Array  # i8 [f]
     leaves: Array  # i8 [f]
     was: Array  # u1 [f]: NEW, or the status of an end that is drawn again
     attempt: Array  # i8 [f]: number of the simulation within its root's search
+    turn: Array | None = None  # i8 [f]; None: of one turn, so that each root is there once
+
+    def part(self, which: Array) -> Flights:
+        """Those of them."""
+        turn = None if self.turn is None else self.turn[which]
+        return Flights(self.rows[which], self.leaves[which], self.was[which], self.attempt[which], turn)
 
 
 @dataclass
@@ -37,6 +45,30 @@ class Wave:
     """Simulations in flight, in the order in which they were started."""
 
     turns: list[Flights] = field(default_factory=list)
+    apart: bool = False  # ways of one root have nothing in common but the root
+
+    def together(self) -> list[Flights]:
+        """Flights that may be settled at once: all of them where ways are apart, otherwise turn by turn."""
+        if not self.apart or len(self.turns) < 2:
+            return self.turns
+        turns = self.turns
+        return [
+            Flights(
+                np.concatenate([each.rows for each in turns]),
+                np.concatenate([each.leaves for each in turns]),
+                np.concatenate([each.was for each in turns]),
+                np.concatenate([each.attempt for each in turns]),
+                np.repeat(np.arange(len(turns)), [len(each.rows) for each in turns]),
+            )
+        ]
+
+
+class Ways(NamedTuple):
+    """Where simulations come to."""
+
+    leaves: Array  # i8 [f]; 0: to a node that is not there yet
+    parent: Array  # i8 [f]: the node above it
+    action: Array  # i8 [f]: the last one
 
 
 class Descent:
@@ -51,17 +83,19 @@ class Descent:
 
     def wave(self) -> Wave:
         """Start up to `waves` simulations of each root."""
-        wave = Wave()
         rows = np.flatnonzero(self.left > 0)
-        phase = self._selection.phase(rows)
-        for turn in range(self._config.waves):
-            if turn:
-                open_still = (self.left[rows] > 0) & (self._selection.phase(rows) == phase)
-                rows, phase = rows[open_still], phase[open_still]
+        phase = self._selection.phase(rows, self._config.waves)
+        wave = Wave(apart=phase is not None)
+        if phase is not None:
+            self._start_apart(rows, phase, wave)
+            return wave
+        for _ in range(self._config.waves):
             if not len(rows):
                 break
-            collided = self._start(rows, wave)
-            rows, phase = rows[~collided], phase[~collided]
+            action = self._selection.at_root(rows)
+            ways = self._walk(rows, action, self._forest.start(self._forest.base(rows), action))
+            collided = self._take_off(rows, ways, wave)
+            rows = rows[~collided & (self.left[rows] > 0)]
         return wave
 
     def abandon(self, wave: Wave) -> None:
@@ -77,14 +111,50 @@ class Descent:
         again = ~fresh
         self._forest.status[self._forest.base(turn.rows[again]) + turn.leaves[again]] = turn.was[again]
 
-    def _start(self, rows: Array, wave: Wave) -> Array:
-        """One simulation of each root; b1 [r]: those that met a leaf somebody else waits for."""
+    def _start_apart(self, rows: Array, phase: Array, wave: Wave) -> None:
+        """Simulations whose ways do not touch go down together, which is the same as one after the other."""
+        starts: list[tuple[Array, Array, Array]] = []
+        for turn, action in enumerate(phase.T):
+            going = (action >= 0) & (self.left[rows] > turn)
+            if going.any():
+                root, first = rows[going], action[going]
+                starts.append((root, first, self._forest.start(self._forest.base(root), first)))
+        if not starts:
+            return
+        ways = self._walk(*(np.concatenate(column) for column in zip(*starts, strict=True)))
+        begin = 0
+        for root, _, _ in starts:
+            mine = slice(begin, begin + len(root))
+            self._take_off(root, Ways(*(column[mine] for column in ways)), wave)
+            begin = mine.stop
+
+    def _walk(self, rows: Array, action: Array, child: Array) -> Ways:
+        """From the children of roots over these first actions, i4 [f], 0 where there is none, to leaves."""
         forest = self._forest
-        leaves, fresh = self._walk(rows)
+        base, going = forest.base(rows), np.arange(len(rows))
+        leaves, parent = child.astype(np.int64), np.zeros_like(rows)
+        while True:
+            node = leaves[going]
+            inside = (node > 0) & (forest.status[base[going] + node] == tree.EXPANDED)
+            if not inside.any():
+                return Ways(leaves, parent, action)
+            going, node = going[inside], node[inside]
+            at = base[going] + node
+            chosen = self._selection.inside(at)
+            parent[going], action[going] = node, chosen
+            leaves[going] = forest.start(at, chosen)
+
+    def _take_off(self, rows: Array, ways: Ways, wave: Wave) -> Array:
+        """One simulation of each root is at its leaf; b1 [r]: those that met a leaf somebody else waits for."""
+        forest, leaves = self._forest, ways.leaves
+        fresh = leaves == 0
+        if fresh.any():
+            leaves[fresh] = forest.sprout(rows[fresh], ways.parent[fresh], ways.action[fresh])
         at = forest.base(rows) + leaves
         status = np.where(fresh, np.uint8(tree.NEW), forest.status[at])
         collided: Array = status == tree.PENDING
-        forest.undo(rows[collided], leaves[collided])
+        if collided.any():
+            forest.undo(rows[collided], leaves[collided])
         self.left[rows[~collided]] -= 1
         self._attempts[rows[~collided]] += 1
         flying = fresh | (~collided & self._redraws)
@@ -98,26 +168,3 @@ class Descent:
             forest.status[at[flying]] = tree.PENDING
             wave.turns.append(Flights(rows[flying], leaves[flying], status[flying], self._attempts[rows[flying]]))
         return collided
-
-    def _walk(self, rows: Array) -> tuple[Array, Array]:
-        """i8 [r]: the leaf that each simulation comes to; b1 [r]: whether it is a new one."""
-        forest = self._forest
-        base = forest.base(rows)
-        leaves = np.zeros_like(rows)
-        fresh = np.zeros(len(rows), np.bool_)
-        going = np.arange(len(rows))
-        parent, action = np.zeros_like(rows), self._selection.at_root(rows)
-        while True:
-            child = forest.start(base[going] + parent, action)
-            leaves[going] = child
-            new = child == 0
-            if new.any():
-                sown = going[new]
-                leaves[sown] = forest.sprout(rows[sown], parent[new], action[new])
-                fresh[sown] = True
-            inside = ~new & (forest.status[base[going] + child] == tree.EXPANDED)
-            if not inside.any():
-                return leaves, fresh
-            going = going[inside]
-            parent = leaves[going]
-            action = self._selection.inside(base[going] + parent)

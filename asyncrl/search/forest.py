@@ -126,9 +126,15 @@ class Forest(NodeArrays):
         edge: Array = (base + self.parent[at]) * self.num_actions + self.parent_action[at]
         return edge
 
-    def back_up(self, rows: Array, leaves: Array, returns: Array) -> None:
-        """A simulation came back to each of these leaves with `returns` f8 [r] from there on."""
-        node = leaves
+    def back_up(self, rows: Array, leaves: Array, returns: Array, turn: Array | None = None) -> None:
+        """A simulation came back to each of these leaves with `returns` f8 [f] from there on.
+
+        Where a root has several of them, whose ways have nothing in common but the root, it sees them in the order of
+        their `turn` i8 [f].
+        """
+        roots, node = rows, leaves
+        if turn is not None:
+            going, at_top = np.arange(len(rows)), np.zeros(len(rows))
         while len(rows):
             base = self.base(rows)
             at = base + node
@@ -141,13 +147,27 @@ class Forest(NodeArrays):
             self.flat_visits[edge] = visits
             mean = self.flat_q[edge]
             self.flat_q[edge] = mean + (returns - mean) / visits
-            visits = self.node_visits[above] + 1
-            self.node_visits[above] = visits
-            mean = self.value[above]
-            self.value[above] = mean + (returns - mean) / visits
             inside = node > 0
-            if not inside.all():
+            whole = inside.all()
+            if turn is None or whole:
+                self._visit(above, returns)
+            else:
+                self._visit(above[inside], returns[inside])
+                at_top[going[~inside]] = returns[~inside]
+                going = going[inside]
+            if not whole:
                 rows, node, returns = rows[inside], node[inside], returns[inside]
+        if turn is not None:
+            for number in range(int(turn.max(initial=-1)) + 1):
+                mine = turn == number
+                self._visit(self.base(roots[mine]), at_top[mine])
+
+    def _visit(self, at: Array, returns: Array) -> None:
+        """A simulation came through each of these nodes."""
+        visits = self.node_visits[at] + 1
+        self.node_visits[at] = visits
+        mean = self.value[at]
+        self.value[at] = mean + (returns - mean) / visits
 
     def undo(self, rows: Array, leaves: Array) -> None:
         """The simulations on their way to these leaves were never started."""

@@ -35,8 +35,12 @@ class Selection(Protocol):
         """i8 [r]: the next action of these nodes."""
         ...
 
-    def phase(self, rows: Array) -> Array:
-        """i8 [r]: simulations of one wave all begin in the same phase."""
+    def phase(self, rows: Array, most: int) -> Array | None:
+        """i8 [r, up to `most`]: where these roots' next simulations go at the same time, -1 behind the last of a root.
+
+        All go different ways: they have nothing in common but the root. None: there are no phases, and each simulation
+        goes where `at_root` says once the one before it is under way.
+        """
         ...
 
     def best(self, row: int) -> int:
@@ -77,8 +81,8 @@ class Puct:
     def inside(self, at: Array) -> Array:
         return self._pick(at, self._forest.prior[at])
 
-    def phase(self, rows: Array) -> Array:
-        return np.zeros_like(rows)
+    def phase(self, rows: Array, most: int) -> Array | None:
+        return None
 
     def best(self, row: int) -> int:
         """Most visits; then the higher value, then the higher prior."""
@@ -120,12 +124,12 @@ class Gumbel:
             for row, rng in enumerate(rngs):
                 self._noise[row] = config.gumbel_scale * rng.gumbel(size=forest.num_actions)
         considered = np.minimum(config.max_considered, forest.mask[roots].sum(1)).tolist()
-        # One entry more than there are simulations: `phase` asks for the next one.
+        # An entry behind the last simulation ends its phase.
         self._plan = np.array([(*considered_visits(m, config.num_simulations), -1) for m in considered], np.int64)
 
     def at_root(self, rows: Array) -> Array:
-        at = self._forest.base(rows)
-        return self._argmax(rows, self._forest.edge_started[at] == self.phase(rows)[:, None])
+        first: Array = self.phase(rows, 1)[:, 0]
+        return first
 
     def inside(self, at: Array) -> Array:
         forest = self._forest
@@ -134,14 +138,19 @@ class Gumbel:
         choice: Array = np.where(forest.mask[at], scores, -np.inf).argmax(1)
         return choice
 
-    def phase(self, rows: Array) -> Array:
-        """How often what is tried next has been tried: within such a phase no action comes twice."""
-        planned: Array = self._plan[rows, self._forest.node_started[self._forest.base(rows)] - 1]
-        return planned
+    def phase(self, rows: Array, most: int) -> Array:
+        """A phase lasts as long as what is tried next was tried as often: no action comes twice in it."""
+        at = self._forest.base(rows)
+        started = self._forest.node_started[at] - 1
+        planned = self._plan[rows, started][:, None]
+        scores = self._scores(rows, self._forest.edge_started[at] == planned)
+        best_first = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+        ahead = np.minimum(started[:, None] + np.arange(best_first.shape[1]), self._plan.shape[1] - 1)
+        return np.where(self._plan[rows[:, None], ahead] == planned, best_first, -1)
 
     def best(self, row: int) -> int:
         visits = self._forest.edge_visits[row * self._forest.num_nodes]
-        return int(self._argmax(np.array([row]), (visits == visits.max())[None])[0])
+        return int(self._scores(np.array([row]), (visits == visits.max())[None]).argmax())
 
     def weights(self, row: int) -> Array:
         at = np.array([row * self._forest.num_nodes])
@@ -155,14 +164,12 @@ class Gumbel:
         )
         return scoring.value_bonus(completed, visits, self._config)
 
-    def _argmax(self, rows: Array, candidates: Array) -> Array:
-        """The best of each root's candidates b1 [r, A] by noise, prior and value."""
+    def _scores(self, rows: Array, candidates: Array) -> Array:
+        """f8 [r, A]: of each root's candidates b1 [r, A] by noise, prior and value; of others -inf."""
         at = self._forest.base(rows)
         logits = self._forest.logits[at]
         scores = self._noise[rows] + (logits - logits.max(1, keepdims=True)) + self._bonus(at)
-        scores = np.where(candidates & self._forest.mask[at], np.maximum(scores, LOW_SCORE), -np.inf)
-        choice: Array = scores.argmax(1)
-        return choice
+        return np.where(candidates & self._forest.mask[at], np.maximum(scores, LOW_SCORE), -np.inf)
 
 
 class RoundRobin:
@@ -179,8 +186,8 @@ class RoundRobin:
     def inside(self, at: Array) -> Array:
         raise AssertionError("best-of-rollouts has no tree below its root")
 
-    def phase(self, rows: Array) -> Array:
-        return np.zeros_like(rows)
+    def phase(self, rows: Array, most: int) -> Array | None:
+        return None
 
     def best(self, row: int) -> int:
         at = row * self._forest.num_nodes

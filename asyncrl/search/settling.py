@@ -91,25 +91,24 @@ class Settler:
         place = np.full(len(arrivals.ok), -1, np.int64)
         place[which] = np.arange(len(which))
         first = 0
-        for turn in wave.turns:
-            mine = slice(first, first + len(turn.rows))
-            self._settle_turn(turn, arrivals.part(mine), judged, place[mine])
+        for flights in wave.together():
+            mine = slice(first, first + len(flights.rows))
+            self._settle_together(flights, arrivals.part(mine), judged, place[mine])
             first = mine.stop
 
-    def _settle_turn(self, turn: Flights, arrived: Arrivals, judged: Judged | None, place: Array) -> None:
+    def _settle_together(self, flights: Flights, arrived: Arrivals, judged: Judged | None, place: Array) -> None:
         forest, ok = self._forest, arrived.ok
         if not ok.all():
-            failed = Flights(*(column[~ok] for column in (turn.rows, turn.leaves, turn.was, turn.attempt)))
+            failed = flights.part(~ok)
             forest.fail(failed.rows, failed.leaves)
             self._descent.restore(failed)
-            turn = Flights(*(column[ok] for column in (turn.rows, turn.leaves, turn.was, turn.attempt)))
-            arrived, place = arrived.part(ok), place[ok]
-        if not len(turn.rows):
+            flights, arrived, place = flights.part(ok), arrived.part(ok), place[ok]
+        if not len(flights.rows):
             return
         value = self._values(arrived, judged, place)
-        ends = self._lay_steps(turn, arrived)
-        at = forest.base(turn.rows) + turn.leaves
-        whole = (ends == turn.leaves) & self._makes_nodes
+        ends = self._lay_steps(flights, arrived)
+        at = forest.base(flights.rows) + flights.leaves
+        whole = (ends == flights.leaves) & self._makes_nodes
         grown = whole & ~(arrived.terminated | arrived.truncated)
         ended = whole & ~grown & self._ends_stay
         if grown.any():
@@ -118,10 +117,10 @@ class Settler:
         if ended.any():
             status = np.where(arrived.terminated[ended], tree.TERMINAL, tree.TRUNCATED)
             forest.end(at[ended], status, value[ended])
-        forest.back_up(turn.rows, ends, value)
+        forest.back_up(flights.rows, ends, value, flights.turn)
         gone = ~(grown | ended)
         if gone.any():
-            forest.wither(turn.rows[gone], turn.leaves[gone])
+            forest.wither(flights.rows[gone], flights.leaves[gone])
 
     def _values(self, arrived: Arrivals, judged: Judged | None, place: Array) -> Array:
         """f8 [f]: what each simulation's last state is worth."""

@@ -77,6 +77,27 @@ def test_the_search_is_that_of_its_slow_twin(toy: Toy, config: SearchConfig, see
         np.testing.assert_allclose(result.action_weights, twin.improved(twin.root), rtol=1e-9)
 
 
+@settings(deadline=None, max_examples=80)
+@given(
+    st.integers(0, 10_000),
+    st.integers(2, 8),
+    st.sampled_from([0.0, 0.4]),
+    configs,
+    st.integers(1, 16),
+)
+def test_a_phase_goes_down_at_once_as_one_after_the_other(
+    seed: int, num_actions: int, illegal: float, config: SearchConfig, waves: int
+) -> None:
+    """Gumbel: every number of the tree is that of a twin that decides on a phase and makes one simulation of it at a
+    time. (Without ends: those that are known are settled before what is in flight.)"""
+    toy = Toy(seed, num_actions, ends=0.0, cuts=0.0, illegal=illegal, depth=99)
+    config = replace(config, algorithm="gumbel", waves=waves)
+    [result], _simulator = run(toy, config, seed=seed)
+    first = int(np.random.default_rng(seed).integers(1 << 63))
+    twin = Twin(toy, config, np.random.default_rng(first).gumbel(size=num_actions).tolist())
+    assert_same(result.tree, twin.run_by_phases(waves))
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(toys, min_size=2, max_size=2),

@@ -67,11 +67,25 @@ class Twin:
             self.simulate()
         return self.root
 
-    def simulate(self) -> None:
+    def run_by_phases(self, waves: int) -> Node:
+        """Gumbel: where up to `waves` simulations of a phase go is decided before the first of them is made."""
+        left = self.config.num_simulations
+        plan = considered_visits(min(self.config.max_considered, len(self.root.legal)), left)
+        while left:
+            made = len(plan) - left
+            same = sum(wanted == plan[made] for wanted in plan[made:])
+            scores = self.scores(plan[made])
+            first = sorted(scores, key=lambda a: (-scores[a], a))[: min(same, waves)]
+            for action in first:
+                self.simulate(action)
+            left -= len(first)
+        return self.root
+
+    def simulate(self, first: int | None = None) -> None:
         way: list[tuple[Node, int]] = []
         node = self.root
         while node.status == EXPANDED:
-            action = self.select(node)
+            action = self.select(node) if way or first is None else first
             way.append((node, action))
             if action not in node.child:
                 node.child[action] = self.new_leaf(node, action)
@@ -108,13 +122,14 @@ class Twin:
             return first_best({a: self.puct(node, a) for a in node.legal})
         if node is self.root:
             num = min(self.config.max_considered, len(node.legal))
-            wanted = considered_visits(num, self.config.num_simulations)[sum(node.visits)]
-            bonus = self.bonus(node)
-            return first_best(
-                {a: self.noise[a] + node.logits[a] + bonus[a] for a in node.legal if node.visits[a] == wanted}
-            )
+            return first_best(self.scores(considered_visits(num, self.config.num_simulations)[sum(node.visits)]))
         improved = self.improved(node)
         return first_best({a: improved[a] - node.visits[a] / node.n for a in node.legal})
+
+    def scores(self, wanted: int) -> dict[int, float]:
+        """Of the root's actions that have been tried so often."""
+        root, bonus = self.root, self.bonus(self.root)
+        return {a: self.noise[a] + root.logits[a] + bonus[a] for a in root.legal if root.visits[a] == wanted}
 
     def puct(self, node: Node, a: int) -> float:
         seen = [node.value] + [q for q, n in zip(node.q, node.visits, strict=True) if n]
