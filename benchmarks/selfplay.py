@@ -229,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("game", choices=sorted(GAMES))
     parser.add_argument("--run", type=Path, help="a run that was trained; without it one is")
-    parser.add_argument("--steps", type=int, help="moves to train for")
+    parser.add_argument("--steps", type=int, help="moves to train for; else what the game takes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--run-dir", default="runs")
     parser.add_argument("--games", type=int, default=200, help="against each opponent")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
-from asyncrl.conformance.bench import SEEDS, Bench, difference, needs
+from asyncrl.conformance.bench import SEEDS, Bench, difference, needs, same_obs
 from asyncrl.conformance.looking import entry_of, saved, simulate
 from asyncrl.conformance.probe import Probe
 from asyncrl.conformance.registry import check, expect
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.outcomes import Frames, Outcomes
+from asyncrl.wire.snapshot_bodies import SimulateEntry
 
 STEPS: Final = 30
 NO_STACK: Final = "no leaf of its observations is a stack of frames"
@@ -43,15 +44,24 @@ async def newest_frames_of_a_look_end_in_the_stack_that_it_shows(bench: Bench) -
     """A look with newest_frames tells the stack that the same look shows without, by one step and by several."""
     async with saved(bench, pb.FRAME_STACK) as (probe, actions):
         _needs_stacks(probe)
-        parent = await simulate(probe, entry_of(1, actions[:1], keep_as=2), before=[None])
+        parent = await _shown(probe, [entry_of(1, actions[:1], keep_as=2)], [None])
         needs(not (parent.terminated[0] or parent.truncated[0]), "the episode ended with the first look")
         after = [actions[1 : 1 + count] for count in range(1, len(actions))]
-        wanted = await simulate(probe, *[entry_of(2, each) for each in after])
+        wanted = await _shown(probe, [entry_of(2, each) for each in after])
         entries = [entry_of(2, each, newest_frames=True) for each in after]
-        found = await simulate(probe, *entries, before=parent.stacks * len(after))
+        found = await _shown(probe, entries, parent.stacks * len(after))
         for number, each in enumerate(after):
-            same = all(
-                np.array_equal(ours[number], theirs[number]) for ours, theirs in zip(found.obs, wanted.obs, strict=True)
-            )
+            same = same_obs(found.obs, number, wanted.obs, number)
             expect(same, f"a look of {len(each)} steps shows another observation than without newest_frames")
     bench.note(f"looks of 1 to {len(after)} steps")
+
+
+async def _shown(
+    probe: Probe, entries: Sequence[SimulateEntry], before: Sequence[Frames | None] | None = None
+) -> Outcomes:
+    """A wave of which every look shows something: those that fail would all be the same."""
+    found = await simulate(probe, *entries, before=before)
+    for number, status in enumerate(found.status):
+        expect(status.ok, f"look {number + 1} of {len(entries)} is {status.code}: {status.detail}")
+    expect(bool(found.has_obs.all()), "want_obs was set, but no observation came")
+    return found

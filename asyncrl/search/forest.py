@@ -1,7 +1,8 @@
 """`Forest`: the trees of many roots in one block of arrays, and what happens to paths through them.
 
-Every operation takes one path of each of several roots and works on all of them at once; roots never touch each other
-(test_roots_side_by_side_are_roots_alone). Memory is taken as nodes come into use.
+Every operation takes one path of each of several roots and works on all of them at once, or several of a root that have
+nothing in common but the root; roots never touch each other (test_roots_side_by_side_are_roots_alone). Memory is taken
+as nodes come into use.
 """
 
 from __future__ import annotations

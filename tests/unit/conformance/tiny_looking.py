@@ -54,7 +54,7 @@ def _outcome(lane: TinyLane, entry: SimulateEntry, faults: Collection[str]) -> O
         flags.append(flag)
         if flag:
             break
-    if entry.keep_as is not None and not any(flags):
+    if entry.keep_as is not None and not any(flags) and "keeps no child" not in faults:
         lane.saved[entry.keep_as] = slot
     shown = slot.obs()
     if entry.newest_frames and len(rewards) < len(shown):
