@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.frame_stack import Encoder
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows
@@ -50,6 +51,10 @@ class Host(Protocol):
 
     def adopt(self, wish: LaneWish) -> None:
         """Before the first reset: the slots get the fleet slots, incarnations and run seed of another wish."""
+        ...
+
+    def stack_encoder(self) -> Encoder:
+        """Before the first reset, for a client that puts stacks together itself: what reads the rows of this host."""
         ...
 
     def reset(self, request: ResetRequest) -> StepRows:

@@ -30,7 +30,7 @@ from asyncrl.errors import RemoteProtocolError, ServerRefused
 from asyncrl.wire import step_rows
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body, kind_name, parse_body
-from asyncrl.wire.frame_stack import StackEncoder
+from asyncrl.wire.frame_stack import Encoder
 from asyncrl.wire.infos import read_rows
 from asyncrl.wire.requests import check_actions, decode_reset, decode_step
 from asyncrl.wire.step_rows import StepRows
@@ -78,7 +78,7 @@ class LaneProcess:
         self._opened = False
         self._reset = False  # a RESET was executed
         self._seeds: Sequence[int] = ()  # of the first reset, where it brings none of its own
-        self._stack: StackEncoder | None = None
+        self._stack: Encoder | None = None
         self._desk: SnapshotDesk | None = None
         self._executing = LaneMessage(0, 0, b"")
         self._began = 0.0
@@ -160,8 +160,7 @@ class LaneProcess:
             return pb.ERROR, refusal_body(error)
         except Exception:
             if self._stack is not None:
-                # It may remember stacks that were never sent: the next rows travel whole.
-                self._stack = StackEncoder()
+                self._stack.forget()
             text = f"{kind_name(message.kind)} failed inside the lane; the server's log has the story"
             return pb.ERROR, error_body("INTERNAL", text, error_id=_log_exception())
 
@@ -183,7 +182,7 @@ class LaneProcess:
         self._opened = True
         self._seeds = tuple(request.seeds)
         if pb.FRAME_STACK in opened.features:
-            self._stack = StackEncoder()
+            self._stack = host.stack_encoder()
         return pb.OPENED, opened.SerializeToString()
 
     def _host_for(self, request: pb.Open) -> _Built:

@@ -8,9 +8,13 @@ from the lives that it reports, by the rule of the slots.
 Time limits are counted here: ALE's own shows the frame before the last one as the final observation,
 from which a learner would bootstrap.
 
+Stacks are put together here as well, and only for a client that wants them: ALE returns newest frames, most clients
+send for no more, and four times as much memory need not be filled, compared and copied at every step.
+
 One thread: the lanes of a server are what its cores are shared among.
 
-Invariants: frames equal those of the slots bit by bit (test_native_frames_equal_those_of_the_slots);
+Invariants: frames equal those of the slots bit by bit, whether the client gets stacks or newest ones
+(test_native_frames_equal_those_of_the_slots);
 a soft end ends no game (test_breakout_plays_on_past_its_first_life).
 """
 
@@ -20,11 +24,13 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, Final
 
+import gymnasium
 import numpy as np
 
 from asyncrl.errors import ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED
+from asyncrl.wire.frame_stack import Encoder, FrameEncoder, FrameRing
 from asyncrl.wire.infos import InfoColumn
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.step_rows import StepRows, final_rows_of
@@ -55,6 +61,8 @@ class NativeAtariHost(NativeHost):
     ) -> None:
         self.autoreset = wish.autoreset
         self.soft_ends = recipe.soft_ends
+        assert recipe.atari is not None
+        self._depth = recipe.atari.stack
         if clock is None:
             super().__init__(recipe, wish, progress, reason)
         else:
@@ -66,6 +74,18 @@ class NativeAtariHost(NativeHost):
         self._steps = np.zeros(wish.num_slots, np.int64)  # of the episode
         self._expired = np.zeros(wish.num_slots, np.bool_)  # rows that our limit ended; next-step only
         self._every_row = np.arange(wish.num_slots, dtype="<u4")
+        shown = self.spec.observation.leaves[0]
+        self._ring = FrameRing(wish.num_slots, self._depth, shown.shape[1:], shown.dtype)
+        self._shows_stacks = True
+
+    def _observation_space(self) -> gymnasium.spaces.Box:
+        _, *frame_shape = self._env.single_observation_space.shape
+        return gymnasium.spaces.Box(0, 255, (self._depth, *frame_shape), np.uint8)
+
+    def stack_encoder(self) -> Encoder:
+        """From now on rows show newest frames."""
+        self._shows_stacks = False
+        return FrameEncoder(self._ring)
 
     def _make(self, recipe: Recipe, wish: LaneWish) -> Any:
         from ale_py.vector_env import AtariVectorEnv
@@ -83,7 +103,7 @@ class NativeAtariHost(NativeHost):
             img_height=settings.screen_size,
             img_width=settings.screen_size,
             grayscale=settings.grayscale,
-            stack_num=settings.stack,
+            stack_num=1,
             frameskip=settings.frameskip,
             maxpool=settings.frameskip > 1,
             noop_max=settings.noop_max,
@@ -131,7 +151,8 @@ class NativeAtariHost(NativeHost):
         self._stats.begin(mask)
         self._lives = infos["lives"].copy()
         flags = np.where(mask, FIRST | NO_TRANSITION, NO_TRANSITION).astype(np.uint8)
-        return self._atari_rows(obs, np.zeros(self._num_slots), flags, infos)
+        self._begin_stacks(whole, obs)
+        return self._atari_rows(np.zeros(self._num_slots), flags, infos)
 
     def _step(self, action: Sequence[Array]) -> StepRows:
         obs, reward, terminated, truncated, infos = self._env.step(action[0].copy())
@@ -154,14 +175,16 @@ class NativeAtariHost(NativeHost):
         if not self._all_born:
             flags[~self._born] = NO_TRANSITION
         self._lives = infos["lives"].copy()
-        rows = self._atari_rows(obs, rewards, flags, infos)
+        self._ring.push(obs[:, 0])
+        self._begin_stacks((flags & (FIRST | SOFT)) == FIRST, obs)
+        rows = self._atari_rows(rewards, flags, infos)
         if finals is not None:
             rows.final_rows, rows.final_obs = final_rows_of(flags), [finals]
         rows.stats = self._stats.add(rewards, flags, not flags.any())
         return rows
 
     def _end_same_step(self, obs: Array, flags: Array, expired: Array, infos: dict[str, Array]) -> Array:
-        """The true last stacks `[R, ...]`; `obs` has the first ones of the next episodes from now on."""
+        """The true last stacks `[R, ...]`; `obs` has the first frames of the next episodes from now on."""
         over = flags != 0
         flags[over] |= FIRST
         finals: Array = obs[over]
@@ -170,7 +193,14 @@ class NativeAtariHost(NativeHost):
             finals[by_game] = infos["final_obs"][over & ~expired]
         self._restart(expired, obs, infos)
         self._steps[over] = 0
-        return finals
+        return np.concatenate([self._ring.stacks(over)[:, 1:], finals], axis=1)
+
+    def _begin_stacks(self, mask: Array, obs: Array) -> None:
+        """Rows of the mask show what ALE shows of a new game: its first frame, and nothing before it."""
+        if mask.any():
+            begun = np.zeros((int(mask.sum()), self._depth, *obs.shape[2:]), np.uint8)
+            begun[:, -1:] = obs[mask]
+            self._ring.put(np.flatnonzero(mask), begun)
 
     def _end_next_step(self, obs: Array, rewards: Array, flags: Array, expired: Array, infos: dict[str, Array]) -> None:
         ended = flags != 0
@@ -192,8 +222,9 @@ class NativeAtariHost(NativeHost):
             for key in _INFOS:
                 infos[key][mask] = first_infos[key][mask]
 
-    def _atari_rows(self, obs: Array, rewards: Array, flags: Array, infos: dict[str, Array]) -> StepRows:
-        rows = StepRows([obs], rewards, flags)
+    def _atari_rows(self, rewards: Array, flags: Array, infos: dict[str, Array]) -> StepRows:
+        shown = self._ring.stacks() if self._shows_stacks else self._ring.frames[-1][:, None]
+        rows = StepRows([shown], rewards, flags)
         rows.infos = [InfoColumn(key, self._every_row, infos[key]) for key in _INFOS]
         return rows
 

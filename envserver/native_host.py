@@ -27,6 +27,7 @@ from gymnasium.vector import AutoresetMode
 from asyncrl.errors import ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, TERMINATED
+from asyncrl.wire.frame_stack import Encoder, StackEncoder
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.step_rows import StepRows
 from asyncrl.wire.tensors import Array
@@ -64,7 +65,7 @@ class NativeHost:
         self._clock = clock
         self._env = self._make(recipe, wish)
         progress(count, count)
-        self.single_observation_space = self._env.single_observation_space
+        self.single_observation_space = self._observation_space()
         self.single_action_space = self._env.single_action_space
         self.spec = recipe.spec(self.single_observation_space, self.single_action_space)
         self._stats = EpisodeCounter(count, clock)
@@ -80,6 +81,11 @@ class NativeHost:
             vectorization_mode="vector_entry_point",
             **recipe.kwargs,
         )
+
+    def _observation_space(self) -> gymnasium.Space[Any]:
+        """What one row shows."""
+        space: gymnasium.Space[Any] = self._env.single_observation_space
+        return space
 
     @staticmethod
     def why_not(recipe: Recipe, wish: LaneWish) -> str:
@@ -97,6 +103,10 @@ class NativeHost:
 
     def adopt(self, wish: LaneWish) -> None:
         """Nothing to take over: rows of a vector environment are not rebuilt one by one."""
+
+    def stack_encoder(self) -> Encoder:
+        """Whatever such an environment stacks, it is compared."""
+        return StackEncoder()
 
     def reset(self, request: ResetRequest) -> StepRows:
         """First observations of all rows, seeded with the first of the seeds."""

@@ -22,6 +22,7 @@ import numpy as np
 from asyncrl.errors import ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import CUT, FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED, RowState
+from asyncrl.wire.frame_stack import Encoder, StackEncoder
 from asyncrl.wire.handshake import rebuilt_seed
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.spec import LaneSpec
@@ -86,6 +87,10 @@ class SlotsHost:
             slot.fleet_slot = fleet_slot
         for slot, incarnation in zip(self._slots, wish.incarnations, strict=False):
             slot.incarnation = incarnation
+
+    def stack_encoder(self) -> Encoder:
+        """Stacks are the wrappers', who need not be trusted."""
+        return StackEncoder()
 
     # ------------------------------------------------------------------------------------------------ reset and step
 

@@ -1,9 +1,10 @@
 """The frame-stack codec: one newest frame a step instead of the whole stack; 4x fewer bytes on Atari.
 
-The encoder compares each stack with the one before it and sends a row whole wherever it is not
-that stack shifted by one frame, so the codec needs no trust in how the frames were stacked.
+`StackEncoder` compares each stack with the one before it and sends a row whole wherever it is not
+that stack shifted by one frame, so the codec needs no trust in how the frames were stacked. A host that
+stacks nothing, but returns newest frames, keeps a `FrameRing` and is read by `FrameEncoder`.
 
-Both ends keep the last stacks in a ring of frames: a step writes one frame of it, not all of them.
+Both ends keep the last stacks in a ring of frames: a step adds one frame to it, and copies none.
 
 Invariant: decode(encode(x)) == x, bit for bit, for any sequence of stacks, resets and finals
 (test_any_sequence_of_stacks_survives_the_codec).
@@ -12,6 +13,8 @@ Invariant: decode(encode(x)) == x, bit for bit, for any sequence of stacks, rese
 from __future__ import annotations
 
 import math
+from collections import deque
+from typing import Protocol
 
 import numpy as np
 
@@ -21,34 +24,38 @@ from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
 
-class _Ring:
-    """The last stacks `[B, k, ...]`, as k frames `[B, ...]` of which `_newest` is the latest."""
+class FrameRing:
+    """The last stacks `[B, k, ...]`, as k frames `[B, ...]`, oldest first; zeros where nothing was pushed."""
 
     def __init__(self, num_slots: int, depth: int, frame_shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
-        self.depth = depth
-        self._frames = np.zeros((depth, num_slots, *frame_shape), dtype)
-        self._newest = depth - 1
+        nothing = [np.zeros((num_slots, *frame_shape), dtype) for _ in range(depth)]
+        self._frames: deque[Array] = deque(nothing, depth)
 
-    def frame(self, place: int) -> Array:
-        """Frame `place` of the stacks `[B, ...]`, 0 being the oldest; the ring's own memory."""
-        return self._frames[(self._newest + 1 + place) % self.depth]  # type: ignore[no-any-return]
+    @property
+    def frames(self) -> list[Array]:
+        """By age, in the ring's own memory."""
+        return list(self._frames)
 
     def push(self, newest: Array) -> None:
-        """Shifts every stack by one frame `[B, ...]`."""
-        self._newest = (self._newest + 1) % self.depth
-        self._frames[self._newest] = newest
+        """Shifts every stack by one frame `[B, ...]`, which is the ring's from now on."""
+        self._frames.append(newest)
 
     def put(self, rows: Array, stacks: Array) -> None:
         """Replaces the stacks of `rows` by `[N, k, ...]`."""
-        for place in range(self.depth):
-            self.frame(place)[rows] = stacks[:, place]
+        if not len(rows):
+            return
+        for place, frame in enumerate(self._frames):
+            # What was read off the wire cannot be written to.
+            own = frame if frame.flags.writeable else frame.copy()
+            own[rows] = stacks[:, place]
+            self._frames[place] = own
 
-    def stacks(self) -> Array:
-        """All of them `[B, k, ...]`, in memory of their own."""
-        num_slots, *frame_shape = self._frames.shape[1:]
-        out = np.empty((num_slots, self.depth, *frame_shape), self._frames.dtype)
-        for place in range(self.depth):
-            out[:, place] = self.frame(place)
+    def stacks(self, rows: Array | slice = slice(None)) -> Array:
+        """Those of `rows` `[N, k, ...]`, in memory of their own."""
+        picked = [frame[rows] for frame in self._frames]
+        out = np.empty((len(picked[0]), len(picked), *picked[0].shape[1:]), picked[0].dtype)
+        for place, frame in enumerate(picked):
+            out[:, place] = frame
         return out
 
 
@@ -62,58 +69,104 @@ def _bits(frames: Array) -> Array:
     return flat.view(f"u{word}")
 
 
-class StackEncoder:
-    """Remembers the last stacks `[B, k, ...]` that were sent."""
+class Encoder(Protocol):
+    """Of the rows of one lane."""
 
-    def __init__(self) -> None:
-        self._ring: _Ring | None = None
+    def encode(self, obs: Array, apart: Array) -> tuple[Array, Array, Array]:
+        """Newest frames `[B, 1, ...]`, the rows (u4, ascending) whose whole stack must travel, and those stacks.
 
-    def encode(self, stacks: Array, first: Array) -> tuple[Array, Array]:
-        """Newest frames `[B, 1, ...]`, and the rows (u4, ascending) whose whole stack must travel.
-
-        `first` `[B]` marks rows that always travel whole.
+        `apart` `[B]` marks rows that always travel whole: what they show does not continue what they showed.
         """
-        whole = first.astype(np.bool_)
-        if self._ring is None:
-            self._ring = _Ring(len(stacks), stacks.shape[1], stacks.shape[2:], stacks.dtype)
-            whole[:] = True
-        self._ring.push(stacks[:, -1])
-        for place in range(self._ring.depth - 1):
-            whole |= (_bits(stacks[:, place]) != _bits(self._ring.frame(place))).any(axis=1)
-        rows = np.flatnonzero(whole).astype("<u4")
-        self._ring.put(rows, stacks[rows])
-        return stacks[:, -1:], rows
+        ...
 
     def final(self, finals: Array, rows: Array) -> Array:
-        """Final stacks `[R, k, ...]` of `rows` as they travel: newest frames where they continue what was sent.
+        """Final observations of `rows` as they travel: newest frames `[R, 1, ...]` where they continue what was sent.
 
         Call it before `encode` of the same reply.
         """
-        ring = self._ring
-        if ring is None:
+        ...
+
+    def forget(self) -> None:
+        """A reply may not have been sent: with the next one all rows travel whole."""
+        ...
+
+
+class StackEncoder:
+    """Reads stacks `[B, k, ...]` and remembers the last ones that were sent."""
+
+    def __init__(self) -> None:
+        self._ring: FrameRing | None = None
+
+    def encode(self, obs: Array, apart: Array) -> tuple[Array, Array, Array]:
+        """See `Encoder`."""
+        whole = apart.astype(np.bool_)
+        if self._ring is None:
+            self._ring = FrameRing(len(obs), obs.shape[1], obs.shape[2:], obs.dtype)
+            whole[:] = True
+        # A copy: the host writes into what it returned.
+        self._ring.push(obs[:, -1].copy())
+        for place, frame in enumerate(self._ring.frames[:-1]):
+            whole |= (_bits(obs[:, place]) != _bits(frame)).any(axis=1)
+        rows = np.flatnonzero(whole).astype("<u4")
+        stacks = obs[rows]
+        self._ring.put(rows, stacks)
+        return obs[:, -1:], rows, stacks
+
+    def final(self, finals: Array, rows: Array) -> Array:
+        """See `Encoder`."""
+        if self._ring is None:
             return finals
-        for place in range(ring.depth - 1):
-            if not np.array_equal(_bits(finals[:, place]), _bits(ring.frame(place + 1)[rows])):
+        for place, frame in enumerate(self._ring.frames[1:]):
+            if not np.array_equal(_bits(finals[:, place]), _bits(frame[rows])):
                 return finals
         return finals[:, -1:]
+
+    def forget(self) -> None:
+        """See `Encoder`."""
+        self._ring = None
+
+
+class FrameEncoder:
+    """Reads newest frames `[B, 1, ...]` of a host that keeps the stacks in `ring`: there is nothing to compare.
+
+    Final observations are whole stacks here as well: by then the ring may have begun anew.
+    """
+
+    def __init__(self, ring: FrameRing) -> None:
+        self._ring = ring
+        self._began = False
+
+    def encode(self, obs: Array, apart: Array) -> tuple[Array, Array, Array]:
+        """See `Encoder`."""
+        rows = np.flatnonzero(apart | (not self._began)).astype("<u4")
+        self._began = True
+        return obs, rows, self._ring.stacks(rows)
+
+    def final(self, finals: Array, rows: Array) -> Array:
+        """See `Encoder`."""
+        return finals[:, -1:] if self._began else finals
+
+    def forget(self) -> None:
+        """See `Encoder`."""
+        self._began = False
 
 
 class StackDecoder:
     """Rebuilds the stacks of one lane."""
 
     def __init__(self, num_slots: int, depth: int, frame_shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
-        self._ring = _Ring(num_slots, depth, frame_shape, dtype)
+        self._ring = FrameRing(num_slots, depth, frame_shape, dtype)
         self._known = np.zeros(num_slots, np.bool_)
 
     def final(self, newest: Array, rows: Array) -> Array:
         """Whole final stacks `[R, k, ...]`; call it before `decode` of the same reply."""
         if not self._known[rows].all():
             raise RemoteProtocolError("a final frame for a slot whose stack was never sent")
-        older = [self._ring.frame(place)[rows] for place in range(1, self._ring.depth)]
+        older = [frame[rows] for frame in self._ring.frames[1:]]
         return np.stack([*older, newest[:, 0]], axis=1)
 
     def decode(self, newest: Array, whole_rows: Array, whole: Array) -> Array:
-        """Stacks `[B, k, ...]`, an array of the caller's own."""
+        """Stacks `[B, k, ...]`, an array of the caller's own. `newest` is the decoder's from now on."""
         known = self._known.copy()
         known[whole_rows] = True
         if not known.all():

@@ -8,6 +8,7 @@ array is read before its length was checked against the spec (test_wrong_lengths
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body, plain_text
 from asyncrl.wire.fields import bytes_field_head
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT
-from asyncrl.wire.frame_stack import StackDecoder, StackEncoder
+from asyncrl.wire.frame_stack import Encoder, StackDecoder
 from asyncrl.wire.infos import InfoColumn
 from asyncrl.wire.spaces import Leaf, read_leaves
 from asyncrl.wire.spec import LaneSpec
@@ -77,7 +78,7 @@ def final_rows_of(flags: Array) -> Array:
     return is_final.nonzero()[0].astype(_U4)
 
 
-def encode(rows: StepRows, spec: LaneSpec, stack: StackEncoder | None = None) -> bytes:
+def encode(rows: StepRows, spec: LaneSpec, stack: Encoder | None = None) -> bytes:
     """The body of STEP_RESULT. `stack` is the lane's encoder where FRAME_STACK was agreed."""
     message = pb.StepResult(
         rewards=tensors.to_bytes(rows.rewards),
@@ -92,23 +93,23 @@ def encode(rows: StepRows, spec: LaneSpec, stack: StackEncoder | None = None) ->
         message.final_rows = tensors.to_bytes(rows.final_rows)
         message.final_obs.extend(map(tensors.to_bytes, final_obs))
     _encode_rare(rows, message)
-    parts: list[bytes] = []
+    parts: list[bytes | Array] = []
     for leaf in obs:  # field 1, so it comes first
-        data = tensors.to_bytes(leaf)
-        parts += bytes_field_head(pb.StepResult.OBS_FIELD_NUMBER, len(data)), data
-    return b"".join((*parts, message.SerializeToString()))
+        parts += bytes_field_head(pb.StepResult.OBS_FIELD_NUMBER, leaf.nbytes), tensors.to_buffer(leaf)
+    parts.append(message.SerializeToString())
+    return b"".join(cast("list[bytes]", parts))  # arrays are buffers, too
 
 
 def _encode_stack(
-    rows: StepRows, leaf: int, stack: StackEncoder, obs: list[Array], final_obs: list[Array], message: pb.StepResult
+    rows: StepRows, leaf: int, stack: Encoder, obs: list[Array], final_obs: list[Array], message: pb.StepResult
 ) -> None:
     if len(rows.final_rows):
         final_obs[leaf] = stack.final(final_obs[leaf], rows.final_rows)
-    first = (rows.flags & (FIRST | SOFT)) == FIRST
-    obs[leaf], whole_rows = stack.encode(rows.obs[leaf], first)
+    apart = ((rows.flags & _FIRST_SOFT) == FIRST) | ((rows.flags & NO_TRANSITION) != 0)
+    obs[leaf], whole_rows, stacks = stack.encode(rows.obs[leaf], apart)
     if whole_rows.size:
         message.stack_rows = tensors.to_bytes(whole_rows)
-        message.stack_obs = tensors.to_bytes(rows.obs[leaf][whole_rows])
+        message.stack_obs = tensors.to_bytes(stacks)
 
 
 def _encode_rare(rows: StepRows, message: pb.StepResult) -> None:

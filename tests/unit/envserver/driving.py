@@ -14,6 +14,7 @@ from gymnasium.vector.utils import iterate
 
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED, RowTracker
+from asyncrl.wire.frame_stack import Encoder, StackDecoder
 from asyncrl.wire.infos import InfoColumn
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.step_rows import StepRows, decode, encode
@@ -59,11 +60,16 @@ def copied(rows: StepRows, host: Host, num_slots: int) -> StepRows:
 
 
 class Driver:
-    """A host whose every reply goes over the wire's codec and through the row table."""
+    """A host whose every reply goes over the wire's codec and through the row table; `stacked` with FRAME_STACK."""
 
-    def __init__(self, host: Host, num_slots: int) -> None:
+    def __init__(self, host: Host, num_slots: int, stacked: bool = False) -> None:
         self.host, self.num_slots = host, num_slots
         self.tracker = RowTracker(num_slots)
+        self._ends: tuple[Encoder, StackDecoder] | None = None
+        if stacked:
+            leaf = host.spec.observation.leaves[0]
+            decoder = StackDecoder(num_slots, leaf.shape[0], leaf.shape[1:], leaf.dtype)
+            self._ends = host.stack_encoder(), decoder
 
     def reset(self, request: ResetRequest = RESET_ALL) -> StepRows:
         return self._accept(self.host.reset(request))
@@ -75,7 +81,8 @@ class Driver:
         return self._accept(self.host.step(action))
 
     def _accept(self, rows: StepRows) -> StepRows:
-        rows = copied(rows, self.host, self.num_slots)
+        encoder, decoder = self._ends or (None, None)
+        rows = decode(encode(rows, self.host.spec, encoder), self.host.spec, self.num_slots, decoder)
         self.tracker.advance(rows.flags)
         return rows
 

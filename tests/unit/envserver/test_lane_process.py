@@ -17,7 +17,7 @@ import pytest
 
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import FIRST, NO_TRANSITION
-from asyncrl.wire.frame_stack import StackDecoder
+from asyncrl.wire.frame_stack import Encoder, StackDecoder, StackEncoder
 from asyncrl.wire.requests import ResetRequest, encode_reset, encode_step
 from asyncrl.wire.spaces import Node, SpaceSpec
 from asyncrl.wire.spec import LaneSpec
@@ -135,6 +135,9 @@ class StackHost:
 
     def adopt(self, wish: LaneWish) -> None:
         self.wish = wish
+
+    def stack_encoder(self) -> Encoder:
+        return StackEncoder()
 
     def stacks(self) -> Array:
         newest = np.full((self.wish.num_slots, 3), self.steps % 256, np.uint8)

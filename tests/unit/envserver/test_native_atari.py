@@ -72,6 +72,7 @@ def test_native_frames_equal_those_of_gymnasium(game: str, limit: int, steps: in
     assert ends[TRUNCATED if game == "Pong" else TERMINATED] > 1
 
 
+@pytest.mark.parametrize("stacked", [False, True], ids=["stacks", "newest frames"])
 @pytest.mark.parametrize("mode", [pb.SAME_STEP, pb.NEXT_STEP])
 @pytest.mark.parametrize(
     "settings",
@@ -82,10 +83,11 @@ def test_native_frames_equal_those_of_gymnasium(game: str, limit: int, steps: in
         '"stack":1,"frameskip":1,"full_action_space":true,"max_episode_steps":40',
     ],
 )
-def test_native_frames_equal_those_of_the_slots(settings: str, mode: pb.Autoreset.ValueType) -> None:
+def test_native_frames_equal_those_of_the_slots(settings: str, mode: pb.Autoreset.ValueType, stacked: bool) -> None:
     """Both hosts give the same rows: soft ends, finals, statistics, masked resets, and other settings."""
     option = f"breakout=ALE/Breakout-v5{{{EXACT},{settings}}}"
-    native, slots = (Driver(build(option, 2, host=host, autoreset=mode), 2) for host in (pb.NATIVE, pb.SLOTS))
+    native = Driver(build(option, 2, host=pb.NATIVE, autoreset=mode), 2, stacked)
+    slots = Driver(build(option, 2, host=pb.SLOTS, autoreset=mode), 2)
     assert native.host.spec.hash() == slots.host.spec.hash()
     same_rows(native.reset(seeds(3, 2)), slots.reset(seeds(3, 2)))
     rng = np.random.default_rng(4)

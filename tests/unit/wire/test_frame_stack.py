@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.errors import RemoteProtocolError
-from asyncrl.wire.frame_stack import StackDecoder, StackEncoder
+from asyncrl.wire.frame_stack import FrameEncoder, FrameRing, StackDecoder, StackEncoder
 from asyncrl.wire.tensors import Array
 from tests.unit.wire.strategies import DTYPES, random_array, seeds
 
@@ -27,8 +27,7 @@ class Channel:
 
     def step(self, stacks: Array, first: Array) -> tuple[Array, Array]:
         """The stacks as they arrive, and the rows that travelled whole."""
-        newest, rows = self.encoder.encode(stacks, first)
-        whole = stacks[rows]
+        newest, rows, whole = self.encoder.encode(stacks, first)
         self.sent_bytes += newest.nbytes + whole.nbytes
         return self.decoder.decode(newest.copy(), rows, whole.copy()), rows
 
@@ -85,6 +84,43 @@ def test_any_sequence_of_stacks_survives_the_codec(
         assert arrived.tobytes() == stacks.tobytes()
         assert arrived.shape == stacks.shape
         arrived[...] = 0  # the caller's own: nothing of it is used again
+
+
+@settings(max_examples=80, deadline=None)
+@given(seeds, st.sampled_from(DTYPES), st.tuples(st.integers(1, 4), st.integers(1, 4)))
+def test_newest_frames_survive_the_codec(seed: int, dtype: np.dtype[Any], sizes: tuple[int, int]) -> None:
+    """Of a host that keeps a ring: rows that begin, rows that stay where they are, ends, and a reply that was lost."""
+    rng = np.random.default_rng(seed)
+    num_slots, depth = sizes
+    ring, decoder = FrameRing(num_slots, depth, (3,), dtype), StackDecoder(num_slots, depth, (3,), dtype)
+    encoder = FrameEncoder(ring)
+    naive, lost = np.zeros((num_slots, depth, 3), dtype), True
+    for number in range(8):
+        frames = random_array(rng, dtype, (num_slots, 3))
+        begin = rng.integers(0, 3, num_slots) == 0
+        moved = number > 0 and bool(rng.integers(0, 4))
+        if moved:
+            ended = np.flatnonzero(begin).astype(U4)
+            finals = np.concatenate([naive[ended, 1:], random_array(rng, dtype, (len(ended), 1, 3))], 1)
+            sent = encoder.final(finals, ended)
+            if sent.shape[1] < finals.shape[1]:
+                sent = decoder.final(sent.copy(), ended)
+            assert sent.tobytes() == finals.tobytes()
+            naive = np.concatenate([naive[:, 1:], frames[:, None]], 1)
+            ring.push(frames)
+        naive[begin] = 0
+        naive[begin, -1] = frames[begin]
+        ring.put(np.flatnonzero(begin), naive[begin])
+        newest, rows, whole = encoder.encode(ring.frames[-1][:, None], begin | (not moved))
+        assert len(rows) == (begin.sum() if moved and not lost else num_slots)
+        lost = bool(rng.integers(0, 5) == 0)
+        if lost:
+            encoder.forget()
+        else:
+            arrived = decoder.decode(newest.copy(), rows, whole)
+            assert arrived.tobytes() == naive.tobytes()
+            assert ring.stacks().tobytes() == naive.tobytes()
+            arrived[...] = 0
 
 
 def test_a_lane_that_only_steps_sends_single_frames() -> None:
