@@ -144,7 +144,7 @@ async def point(folder: RunDir, config: RunConfig, algorithm: str, options: Opti
             search_servers=options.search_servers,
         )
         played = await play_by_search(config, wish, options.servers)
-        found, simulated = played.evaluation, played.counts.entries
+        found, simulated = played.evaluation, played.counts.steps
         wall_s, searching_s, failures = played.wall_s, played.stats.searching_s, played.stats.failures.total()
     else:
         by_policy = PlayWish(episodes=options.episodes, num_envs=options.num_envs)

@@ -219,6 +219,7 @@ def _say(played: SearchPlayed, options: Search, env_id: str) -> None:
         "states searched": f"{stats.roots:,}{refused}",
         "simulations": f"{stats.simulations:,}, failed: {failures}",
         "simulations/s": f"{stats.simulations / max(stats.searching_s, 1e-9):,.0f}",
+        "steps of simulators": f"{counts.steps:,}",
         "per frame": f"{counts.entries / max(counts.frames, 1):.1f} of {counts.frames:,} frames",
         "seconds": f"{played.wall_s:.1f}",
     }

@@ -23,6 +23,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.client.snapshots import Outcomes, SimulateEntry
 from asyncrl.client.snapshots import Rollout as RolloutTail
@@ -66,6 +68,7 @@ class RemoteCounts:
 
     frames: int = 0
     entries: int = 0
+    steps: int = 0  # of simulators, those of rollouts included; of an entry that failed as many as were asked of it
     lost: int = 0  # entries whose lane was lost
     unkept: int = 0  # states that found no room
 
@@ -236,6 +239,7 @@ class RemoteSimulator:
         found = await lane.snapshots.simulate(entries)
         self.counts.frames += 1
         self.counts.entries += len(tasks)
+        self.counts.steps += _steps_of(found, entries)
         rewards = found.rewards if self._reward is None else self._reward(found.rewards)
         again: list[_Task] = []
         for row, (task, entry) in enumerate(zip(tasks, entries, strict=True)):
@@ -269,6 +273,11 @@ class RemoteSimulator:
 
     def _forget(self, names: Iterable[int]) -> None:
         self._full -= self._held.forget(names)
+
+
+def _steps_of(found: Outcomes, entries: Sequence[SimulateEntry]) -> int:
+    asked = np.array([len(entry.actions[0]) for entry in entries])
+    return int(np.where(found.ok, found.steps + found.rollout_steps, asked).sum())
 
 
 def _outcome_of(found: Outcomes, row: int, rewards: Array, task: _Task) -> Outcome:

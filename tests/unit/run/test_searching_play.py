@@ -47,6 +47,23 @@ async def test_a_plan_is_played_where_it_was_made() -> None:
     assert not played.stats.failures
 
 
+@pytest.mark.parametrize(
+    ("env_id", "plan", "least", "most"),
+    [
+        ("CartPole-v1", SearchConfig(num_simulations=6, leaf="zero", rng="frozen"), 1.0, 1.0),
+        ("CartPole-v1", SearchConfig(num_simulations=6, leaf="zero", rng="open_loop"), 1.2, 6.0),
+        ("Pendulum-v1", SearchConfig(num_simulations=6, num_sampled=4, leaf="rollout", rollout_steps=5), 5.5, 6.0),
+    ],
+    ids=["one step", "the whole way", "a rollout behind it"],
+)
+async def test_every_step_of_a_simulator_is_counted(env_id: str, plan: SearchConfig, least: float, most: float) -> None:
+    """As many for each entry as it makes: a step, the whole way from the root, a step and a rollout of five."""
+    played = await play_by_search(RunConfig(env_id=env_id), SearchPlayWish(plan=plan, episodes=1, num_envs=1), None)
+    counts = played.counts
+    assert counts.entries
+    assert least * counts.entries <= counts.steps <= most * counts.entries
+
+
 async def test_states_travel_to_servers_for_searching(tmp_path: Path) -> None:
     """Two servers with one key: what is played on the one is what is found on the other, step by step."""
     key = tmp_path / "key"
