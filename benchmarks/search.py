@@ -43,7 +43,7 @@ from benchmarks.acting import torch_policy
 from benchmarks.bare_looks import bare_rates
 from benchmarks.comparing import ratios_to, verdict
 from benchmarks.report import Report, Row
-from benchmarks.snapshots import naive_rate
+from benchmarks.snapshots import mb_of_a_thousand, naive_rate
 from benchmarks.workloads import Target
 from envserver.recipe import Recipe
 from envserver.registry import parse_env_option
@@ -88,6 +88,7 @@ class Searching:
         self._name = option.partition("=")[0].partition("{")[0]
         self._rates: dict[str, list[float]] = {}
         self._notes: dict[str, str] = {}
+        self._held_mb = 0.0  # by a lane, for a thousand states
         self._num_actions = 0  # until the environment is known
 
     def measure(self, repeats: int) -> None:
@@ -106,6 +107,7 @@ class Searching:
                 others[f"{BARE}, one state"] = self._rates[f"{bare}, one state"]
             note = self._notes.get(name, "")
             yield Row(self._name, name, rate, UNIT, ratios_to(rates, others), f"{1e6 / rate:.0f} µs each{note}")
+        yield Row(self._name, "1000 snapshots", self._held_mb, "MB", note="frames of a stack counted twice")
         best = _name(LARGEST, 0.0)
         for target, ours, theirs in (
             (Target("all cores, to the bare loop", 0.7), _name(LARGEST, 0.0, UNSEEN + TURNS), BARE + TURNS),
@@ -238,6 +240,7 @@ class Searching:
             actions = np.random.default_rng(0).integers(node.n, size=(256, 1)).astype(node.dtype) + node.start
             (root,) = await fleet.lanes[0].snapshots.snapshot([0])
             self._keep(_named("naive", rtt_ms), await naive_rate(fleet, root, actions, self._options.round_s))
+            self._held_mb = await mb_of_a_thousand(fleet.lanes[0].snapshots, root, actions[0])
 
     async def _beside_a_network(self, address: str, alias: str) -> None:
         """Where the time of all cores goes when leaves are judged by NatureCNN."""
