@@ -14,8 +14,8 @@ send for no more, and four times as much memory need not be filled, compared and
 One thread: the lanes of a server are what its cores are shared among.
 
 Invariants: frames equal those of the slots bit by bit, whether the client gets stacks or newest ones
-(test_native_frames_equal_those_of_the_slots);
-a soft end ends no game (test_breakout_plays_on_past_its_first_life).
+(test_native_frames_equal_those_of_the_slots); a soft end ends no game
+(test_breakout_plays_on_past_its_first_life).
 """
 
 from __future__ import annotations

@@ -54,11 +54,6 @@ def seeds(first: int, count: int) -> ResetRequest:
     return ResetRequest(None, [first + row for row in range(count)], None)
 
 
-def copied(rows: StepRows, host: Host, num_slots: int) -> StepRows:
-    """The reply as a client has it: encoded, decoded, and its own."""
-    return decode(encode(rows, host.spec), host.spec, num_slots)
-
-
 class Driver:
     """A host whose every reply goes over the wire's codec and through the row table; `stacked` with FRAME_STACK."""
 

@@ -17,6 +17,7 @@ import pytest
 from asyncrl.client.connecting import connect
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_lane import FleetLane
+from asyncrl.client.snapshots import LaneSnapshots, Outcomes, SimulateEntry
 from asyncrl.errors import ConfigError, LaneLost, ServerRefused
 from asyncrl.records import Array
 from asyncrl.search import Expansion, Outcome, SearchConfig, SearchResult, search
@@ -184,8 +185,17 @@ async def test_no_snapshot_is_left_of_a_cancelled_search(address: str) -> None:
             await assert_empty([*fleet.lanes, *others.lanes])
 
 
-async def test_a_full_store_makes_the_ways_longer(tmp_path: Path) -> None:
-    """With room for eight states no simulation fails, and what is found is what a roomy lane finds."""
+async def test_a_full_store_makes_the_ways_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for eight states no simulation fails, and what is found is what a roomy lane finds. Every step is
+    counted, also of those that were made for a state without room."""
+    asked, simulate = 0, LaneSnapshots.simulate
+
+    async def noted(self: LaneSnapshots, entries: Sequence[SimulateEntry]) -> Outcomes:
+        nonlocal asked
+        asked += sum(len(entry.actions[0]) for entry in entries)
+        return await simulate(self, entries)
+
+    monkeypatch.setattr(LaneSnapshots, "simulate", noted)
     options = ["--quota", "snapshots=8"]
     async with (
         EnvServerProcess(tmp_path, envs=["CartPole-v1"], options=options) as server,
@@ -195,6 +205,7 @@ async def test_a_full_store_makes_the_ways_longer(tmp_path: Path) -> None:
         simulator = RemoteSimulator()
         [result] = await searched(simulator, rows, PLAN)
         assert simulator.counts.unkept > 0
+        assert simulator.counts.steps == asked > simulator.counts.entries  # no pole falls so soon
         assert not result.failures
         assert_settled([result])
         await assert_empty(fleet.lanes)
