@@ -221,6 +221,21 @@ def test_what_was_one_object_is_one_again() -> None:
         assert (found.current.speed, found.right.speed) == (1.0, 1.0)
 
 
+@pytest.mark.parametrize("way", ["memory", "bytes"])
+def test_a_part_knows_the_environment_it_is_in(way: str) -> None:
+    """What refers back to its environment refers to the one that the state came into."""
+    fields = Fields()
+    env, other = made(), made(seed=7)
+    for each in (env, other):
+        each.part.inner.owner = each  # type: ignore[union-attr]
+    state = fields.capture(env)
+    if way == "bytes":
+        state = fields.load(plain.load(plain.dump(fields.dump(state))))
+    fields.restore(other, state)
+    assert other.part.inner.owner is other  # type: ignore[union-attr]
+    assert future(other) == future(env)
+
+
 def test_generators_have_their_order_from_the_state() -> None:
     """An attribute that comes back is numbered as it was: the same seed gives the same luck."""
     fields = Fields()
