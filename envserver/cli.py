@@ -115,6 +115,9 @@ class Serve:
     launcher: LauncherName = "auto"
     """How lane processes start: forked by a small nursery process, or one exec each."""
 
+    core: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(optional)")] = None
+    """Stay on this core, with lanes whose steps are brief: for a client that takes turns with one lane, there."""
+
     embedded: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """For programs that start a server as their child: it ends when its standard input closes."""
 
@@ -165,6 +168,8 @@ def run_server(arguments: list[str]) -> int:
     # A program that starts a server as its child gets the same complaints from its first Open, and a faster start.
     ids = None if config.embedded else EnvIdCheck(config.registry)
     schedule_for_throughput()
+    if options.core is not None and sys.platform == "linux":
+        os.sched_setaffinity(0, {options.core})
 
     from envserver.server import serve  # grpc: imported while the ids are looked up
 
@@ -185,8 +190,9 @@ def config_from(options: Serve) -> ServerConfig:
     """The options as a config; every mistake in them raises a ConfigError that says what to pass instead."""
     quotas = quotas_from(options.quota)
     registry = registry_from(options.env, options.env_kwargs_schema)
+    registry = with_snapshot_rules(registry, options, quotas)
     config = ServerConfig(
-        registry=with_snapshot_rules(registry, options, quotas),
+        registry=registry if options.core is None else with_cores_of_lanes(registry, options.core),
         num_envs=options.num_envs,
         lanes=options.lanes,
         warm=options.warm,
@@ -230,6 +236,15 @@ def with_snapshot_rules(registry: Registry, options: Serve, quotas: Quotas) -> R
         replace(alias, snapshots=SnapshotRules(modes[alias.alias], quotas.snapshot_bytes, quotas.snapshots, key))
         for alias in registry
     )
+
+
+def with_cores_of_lanes(registry: Registry, core: int) -> Registry:
+    """The aliases of a server that stays on `core`: their lanes may use the cores that this process has now."""
+    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+    if core not in cores:
+        there = f"choose one of {', '.join(map(str, cores))}" if cores else "only Linux has this; leave it out"
+        raise ConfigError(f"--core {core}: {there}")
+    return Registry(replace(alias, cores=cores) for alias in registry)
 
 
 def read_schema(path: str, fixed: Mapping[str, Any]) -> dict[str, Any]:

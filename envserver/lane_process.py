@@ -35,6 +35,7 @@ from asyncrl.wire.infos import read_rows
 from asyncrl.wire.requests import check_actions, decode_reset, decode_step
 from asyncrl.wire.step_rows import StepRows
 from envserver.host import Host, LaneWish, Progress
+from envserver.joining import JoiningLane
 from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
 from envserver.opening import BuildProgress, desk_for, fits, opened_by, wish_of
 from envserver.refusals import refusal_body
@@ -75,6 +76,7 @@ class LaneProcess:
         self._waiting: deque[LaneMessage] = deque()
         self._cancelled: set[int] = set()  # of those waiting
         self._built: _Built | None = None
+        self._joining: JoiningLane | None = None  # while it may
         self._opened = False
         self._reset = False  # a RESET was executed
         self._seeds: Sequence[int] = ()  # of the first reset, where it brings none of its own
@@ -204,6 +206,8 @@ class LaneProcess:
         return self._built
 
     def _build_host(self, alias: EnvAlias, wish: LaneWish) -> Host:
+        if alias.cores:
+            self._joining = JoiningLane(alias.cores)
         try:
             return self._build(alias, wish, BuildProgress(self._socket))
         except ServerRefused:
@@ -233,7 +237,12 @@ class LaneProcess:
         wrong = check_actions(action, host.spec.action)
         if wrong is not None:
             raise ServerRefused("BAD_ACTION", wrong)
+        joining = self._joining
+        if joining is not None:
+            joining.begin()
         rows = host.step(action)
+        if joining is not None and joining.end():
+            self._joining = None
         rows.action_crc = crc
         return self._rows(rows, host)
 

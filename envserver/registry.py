@@ -71,7 +71,8 @@ class EnvAlias:
     """One environment that the owner serves. Exactly one of `env_id` and `entry_point` is set.
 
     `kwargs` are fixed by the owner; `kwargs_schema` is the JSON Schema of those that a client may
-    choose. `preprocess` says that the Atari preprocessing wraps it, `threads` how many step a lane of it.
+    choose. `preprocess` says that the Atari preprocessing wraps it, `threads` how many step a lane of it. `cores`:
+    those that lanes may use, on a server that stays on one; none: the server's.
     """
 
     alias: str
@@ -81,6 +82,7 @@ class EnvAlias:
     kwargs_schema: dict[str, Any] = field(default_factory=lambda: kwargs_schema.object_schema(GENERIC_KWARGS))
     preprocess: bool = False
     threads: int = 1
+    cores: list[int] = field(default_factory=list)
     snapshots: SnapshotRules = field(default_factory=SnapshotRules)
 
     @property
@@ -109,6 +111,7 @@ class EnvAlias:
             "kwargs_schema": self.kwargs_schema,
             "preprocess": self.preprocess,
             "threads": self.threads,
+            "cores": self.cores,
             "snapshots": self.snapshots.to_json(),
         }
 

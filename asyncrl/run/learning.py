@@ -72,6 +72,11 @@ class Learning:
         """Whether so many groups of lanes, with no learner beside them, are best acted for on the event loop."""
         return self.acts_briefly or (num_groups == 1 and self._acts_briefly_alone)
 
+    @property
+    def takes_turns_with_a_lane(self) -> bool:
+        """Whether a round of one lane in sync mode is done by one thread after another, and never by two at once."""
+        return self.may_act_on_loop(1) and self.threads.learner == 1
+
     def publish(self, version: int) -> None:
         """What the model holds is what `version` rounds have taught it; nothing is done where that is known."""
         if version > self.box.version:

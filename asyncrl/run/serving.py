@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,10 +12,12 @@ from asyncrl.client.credentials import Access
 from asyncrl.client.embedded import EmbeddedServer
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_config import FleetEvent
+from asyncrl.client.one_core import OneCore
 from asyncrl.client.scheduling import Scheduling
 from asyncrl.config import RunConfig
 from asyncrl.config.search import SearchSettings
 from asyncrl.learner.machine import cores_here
+from asyncrl.run.learning import Learning
 
 # Environments for each core up to which a forward of them all costs little more than a forward of one. Lanes that take
 # turns with the policy then gain nothing, and each costs forwards, and a way through relay and client, of its own.
@@ -34,6 +36,7 @@ class Serving:
     embedded: bool
     takes_turns: bool = False  # collection and learning, as in sync mode
     lane_threads: int = 0  # of an env server of our own, where one lane has all environments; 0: several lanes
+    core: OneCore | None = None  # that an env server of our own stays on
 
     def own_lanes(self, num_envs: int) -> int | None:
         """How many lanes an env server of our own is best asked for; None: as the servers say.
@@ -59,12 +62,20 @@ class Serving:
             **settings,
         )
 
+    def one_core(self, learning: Learning) -> AbstractContextManager[None]:
+        """The run's threads are where its server is, if they take turns with it."""
+        return self.core.shared() if self.core is not None and learning.takes_turns_with_a_lane else nullcontext()
+
 
 @asynccontextmanager
 async def serving(
-    config: RunConfig, servers: str | Sequence[str] | None, access: Access | None, num_envs: int
+    config: RunConfig,
+    servers: str | Sequence[str] | None,
+    access: Access | None,
+    num_envs: int,
+    core: OneCore | None = None,
 ) -> AsyncIterator[Serving]:
-    """Servers for `num_envs` environments, training and evaluation together.
+    """Servers for `num_envs` environments, training and evaluation together; one of our own stays on `core`.
 
     Raises ConnectionFailed, naming the stage, where the embedded server does not start.
     """
@@ -74,9 +85,18 @@ async def serving(
         return
     threads = lane_threads(config)
     kwargs = ({"$threads": threads} if threads else {}) | config.kwargs
-    async with EmbeddedServer(config.env_id, num_envs, kwargs=kwargs) as server:
+    options = {} if core is None else {"core": str(core.core)}
+    async with EmbeddedServer(config.env_id, num_envs, kwargs=kwargs, options=options) as server:
         # It has the kwargs; the fleets need not ask for them.
-        yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns, threads)
+        yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns, threads, core)
+
+
+def core_for_turns(config: RunConfig) -> OneCore | None:
+    """The core for a run that does one thing at a time: its lane steps, the policy acts, the learner learns."""
+    searching = isinstance(config, SearchSettings) and config.search != "off"
+    one_lane = config.lanes == 1 or config.num_envs == 1
+    takes_turns = config.max_ahead == 0 and one_lane and not searching and not lane_threads(config)
+    return OneCore.here() if takes_turns else None
 
 
 def lane_threads(config: RunConfig) -> int:

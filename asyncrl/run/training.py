@@ -46,7 +46,7 @@ from asyncrl.run.recorders import EpisodeWindow, Recorder
 from asyncrl.run.run_log import RunLog
 from asyncrl.run.searching_lanes import simulation_lanes
 from asyncrl.run.searching_training import actor_maker, searching
-from asyncrl.run.serving import Serving, serving
+from asyncrl.run.serving import Serving, core_for_turns, serving
 from asyncrl.wire.spec import LaneSpec
 
 
@@ -175,7 +175,8 @@ class Training:
         self, servers: str | Sequence[str] | None, access: Access | None, make_keeper: Callable[[Learning], Keeper]
     ) -> None:
         config = self.config
-        async with serving(config, servers, access, config.num_envs + config.eval_envs) as found:
+        num_envs = config.num_envs + config.eval_envs
+        async with serving(config, servers, access, num_envs, core_for_turns(config)) as found:
             async with bare_errors(), asyncio.TaskGroup() as group:
                 while self.learning is None or not (self.finished or self.stopping):
                     ends = [at for at in self._recreate_at if at > self.progress.round]
@@ -235,7 +236,8 @@ class Training:
                 if self._on_begin is not None:
                     await self._on_begin()
             self.state, self._may_be_cancelled = "training", False
-            await self._collect_and_learn(self.fleet, learning, until)
+            with servers.one_core(learning):
+                await self._collect_and_learn(self.fleet, learning, until)
             progress.incarnations = np.concatenate([lane.next_incarnation for lane in self.fleet.lanes])
         self.fleet = None
 

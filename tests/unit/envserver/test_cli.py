@@ -70,6 +70,7 @@ def test_help_has_every_option() -> None:
         ("--env CartPole-v1 --quota receive_bytes=0", "above 0"),
         ("--env CartPole-v1 --env CartPole-v1", "twice"),
         ("--env a=b=c:d", "--env"),
+        ("--env CartPole-v1 --core 4095", "choose one of"),
         ("--env CartPol-v1", "did you mean CartPole-v1"),
         ("--env CartPole-v1 --env-kwargs-schema x.json", "NAME=FILE.json"),
         ("--env CartPole-v1 --env-kwargs-schema other=x.json", "a NAME of CartPole-v1"),

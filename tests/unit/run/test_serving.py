@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from asyncrl.client.one_core import OneCore
 from asyncrl.config import PPOConfig, RunConfig
-from asyncrl.run.serving import FEW, Serving, lane_threads, serving
+from asyncrl.run.serving import FEW, Serving, core_for_turns, lane_threads, serving
 from tests.unit.run.tiny_training import tiny_config
 
 
@@ -74,15 +75,39 @@ def test_lanes_with_threads_are_alone(monkeypatch: pytest.MonkeyPatch, threads: 
     assert Serving(["unix:/x"], "pong", {}, None, True, True, threads).own_lanes(8) == lanes
 
 
-async def test_an_own_server_is_told_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the keyword arguments; who names a number of them has it."""
+@pytest.mark.parametrize(
+    ("changed", "stays"),
+    [
+        ({"lanes": 1}, True),
+        ({"num_envs": 1}, True),
+        ({}, False),
+        ({"lanes": 2}, False),
+        ({"lanes": 1, "mode": "lag 1"}, False),
+        ({"lanes": 1, "mode": "async"}, False),
+        ({"lanes": 1, "search": "exit"}, False),
+        (PONG | {"lanes": 1}, True),
+        (PONG | {"num_envs": 1}, False),
+    ],
+)
+def test_only_one_lane_in_turn_has_a_core(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], stays: bool
+) -> None:
+    """Several lanes step at once, a learner that need not be waited for computes meanwhile, threads want cores."""
+    core = OneCore(5)
+    monkeypatch.setattr(OneCore, "here", lambda: core)
+    monkeypatch.setattr("asyncrl.run.serving.cores_here", lambda: 6)
+    assert core_for_turns(PPOConfig(**{"num_envs": 4, **changed})) is (core if stays else None)
+
+
+async def test_an_own_server_is_told_of_threads_and_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads beside the keyword arguments; who names a number of them has it."""
     told: list[dict[str, Any]] = []
 
     class Server:
         address = "unix:/x"
 
-        def __init__(self, env: str, num_envs: int, kwargs: dict[str, Any]) -> None:
-            told.append(kwargs)
+        def __init__(self, env: str, num_envs: int, kwargs: dict[str, Any], options: dict[str, str]) -> None:
+            told.append({**kwargs, **options})
 
         async def __aenter__(self) -> Server:
             return self
@@ -97,4 +122,6 @@ async def test_an_own_server_is_told_of_the_threads(monkeypatch: pytest.MonkeyPa
             assert found.own_lanes(8) == 1
     async with serving(PPOConfig(), None, None, 8):
         pass
-    assert told == [{"$threads": 2, "noop_max": 0}, {"$threads": 3}, {}]
+    async with serving(PPOConfig(), None, None, 8, core=OneCore(1)):
+        pass
+    assert told == [{"$threads": 2, "noop_max": 0}, {"$threads": 3}, {}, {"core": "1"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from asyncrl.client.connecting import connect
+from asyncrl.client.one_core import OneCore
 from asyncrl.collector.counts import CollectorState
 from asyncrl.errors import AsyncRLError, ConnectionFailed, SpecMismatch
 from asyncrl.learner.loop import LearnerFailed, ThreadWish
@@ -89,6 +91,35 @@ async def test_acting_is_on_the_loop_where_nothing_waits(
             trained_in = set(threads)
             run.training.stop()
     assert (threading.main_thread().name in trained_in) is on_loop
+
+
+@pytest.mark.skipif(OneCore.here() is None, reason="there are no cores to choose from")
+@pytest.mark.parametrize(
+    ("wish", "one_core"), [({}, True), ({"learner_threads": 2}, False), ({"hidden_sizes": (2048, 2048)}, False)]
+)
+async def test_a_run_that_takes_turns_stays_on_one_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any], one_core: bool
+) -> None:
+    """Policy and learner where the server is, unless either computes with several threads; then as before."""
+    found: set[int] = set()
+    act, update = TorchPolicy.act, PPO.update
+
+    def watched_act(self: TorchPolicy, *rows: Any) -> Any:
+        if run.training.state == "training":
+            found.add(len(os.sched_getaffinity(0)))
+        return act(self, *rows)
+
+    def watched_update(self: PPO, *unrolls: Any) -> Any:
+        found.add(len(os.sched_getaffinity(0)))
+        return update(self, *unrolls)
+
+    monkeypatch.setattr(TorchPolicy, "act", watched_act)
+    monkeypatch.setattr(PPO, "update", watched_update)
+    before = os.sched_getaffinity(0)
+    run = TinyRun(tmp_path, tiny_config(tmp_path, lanes=1, total_timesteps=64, **wish))
+    await run.run()
+    assert found == {1 if one_core else len(before)}
+    assert os.sched_getaffinity(0) == before
 
 
 async def test_curves_can_be_thinned(tmp_path: Path, server: str) -> None:

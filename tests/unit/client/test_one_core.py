@@ -1,0 +1,99 @@
+"""Threads and processes that take turns on one core."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl.client.connecting import connect
+from asyncrl.client.embedded import EmbeddedServer
+from asyncrl.client.fleet import Fleet
+from asyncrl.client.one_core import OneCore
+from asyncrl.client.scheduling import Scheduling, scheduled
+from envserver.joining import STEPS
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or OneCore.here() is None, reason="there are no cores to choose from"
+)
+
+
+@contextmanager
+def waiting_thread() -> Iterator[int]:
+    """Its number for the kernel."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    assert thread.native_id is not None
+    try:
+        yield thread.native_id
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_the_core_is_one_that_is_allowed() -> None:
+    """One alone is no choice."""
+    allowed = os.sched_getaffinity(0)
+    found = OneCore.here()
+    assert found is not None
+    assert found.core in allowed
+    with scheduled(Scheduling(core=found.core)):
+        assert OneCore.here() is None
+
+
+def test_threads_of_others_stay_where_they_are() -> None:
+    """Those that were there before; one that was started since moves, and so does the calling one."""
+    everywhere = os.sched_getaffinity(0)
+    with waiting_thread() as before:
+        core = OneCore(min(everywhere))
+        with waiting_thread() as since, core.shared(), waiting_thread() as meanwhile:
+            assert os.sched_getaffinity(before) == everywhere
+            assert [os.sched_getaffinity(each) for each in (since, meanwhile, 0)] == [{core.core}] * 3
+
+
+def test_threads_are_put_back() -> None:
+    """Also where what was done there failed."""
+    everywhere = os.sched_getaffinity(0)
+    core = OneCore(min(everywhere))
+    with waiting_thread() as since:
+        with pytest.raises(ZeroDivisionError), core.shared():
+            raise ZeroDivisionError
+        assert os.sched_getaffinity(since) == os.sched_getaffinity(0) == everywhere
+
+
+def lanes_of(server: EmbeddedServer) -> list[set[int]]:
+    """The cores of each lane."""
+    nurseries = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    lanes = [pid for each in nurseries for pid in Path(f"/proc/{each}/task/{each}/children").read_text().split()]
+    return [os.sched_getaffinity(int(pid)) for pid in lanes]
+
+
+async def step(fleet: Fleet, count: int) -> None:
+    """The rows of before have been received."""
+    for _ in range(count):
+        fleet.lanes[0].step([np.zeros(1, np.int64)])
+        assert (await fleet.recv()).rows is not None
+
+
+@pytest.mark.rpc
+@pytest.mark.parametrize(("env", "joins"), [("CartPole-v1", True), ("slow=benchmarks.slow_env:SlowCartPole-v1", False)])
+async def test_only_brief_steps_join_the_server(env: str, joins: bool) -> None:
+    """A lane has all cores while it is built and measured; one whose steps take 2 ms keeps them."""
+    everywhere = os.sched_getaffinity(0)
+    core = max(everywhere)
+    async with EmbeddedServer(env, 1, options={"core": str(core)}) as server:
+        threads = [int(each.name) for each in Path(f"/proc/{server.pid}/task").iterdir()]
+        assert {frozenset(os.sched_getaffinity(thread)) for thread in threads} == {frozenset({core})}
+        async with connect(server.address, env=env.partition("=")[0], num_envs=1) as fleet:
+            await fleet.recv()
+            await step(fleet, STEPS - 1)
+            assert lanes_of(server) == [everywhere]
+            await step(fleet, 2)
+            assert lanes_of(server) == [{core} if joins else everywhere]
