@@ -206,7 +206,7 @@ class LaneProcess:
         return self._built
 
     def _build_host(self, alias: EnvAlias, wish: LaneWish) -> Host:
-        if alias.cores:
+        if alias.cores and self._joining is None:  # once: the cores that it finds are the server's
             self._joining = JoiningLane(alias.cores)
         try:
             return self._build(alias, wish, BuildProgress(self._socket))

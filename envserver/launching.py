@@ -120,9 +120,10 @@ class ExecLauncher:
 
     async def start(self) -> LaneHandle:
         """A new lane process. Cancellation leaves no process behind."""
-        if self._closed:
-            raise ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)
         ends = await _make_ends()
+        if self._closed:  # perhaps meanwhile
+            ends.abandon()
+            raise ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)
         try:
             handle = self._spawn_windows(ends) if sys.platform == "win32" else self._spawn(ends)
         except OSError as error:
@@ -142,6 +143,7 @@ class ExecLauncher:
             handle.kill()
         for handle in handles:
             await handle.wait_closed()
+            self._lanes.pop(handle.pid, None)  # the callback of its end may be due only after this task
         if self._death_pipe is not None:
             for descriptor in self._death_pipe:
                 os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -153,6 +154,21 @@ async def test_everything_is_given_back(name: str) -> None:
     with pytest.raises(ServerRefused) as refused:
         await launcher.start()
     assert refused.value.code == "DRAINING_NOW"
+
+
+@BOTH
+async def test_a_start_that_meets_close_is_refused(name: str) -> None:
+    """Wherever it was: no process is left of it."""
+    for turns in range(6):
+        launcher = make_launcher(name, registry())
+        starting = asyncio.ensure_future(launcher.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await launcher.close()
+        with contextlib.suppress(ServerRefused):
+            lane = await starting
+            await lane.wait_closed()
+        assert launcher.pids == ()
 
 
 @BOTH
