@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 STEPS: Final = 64  # that are measured
@@ -22,9 +21,7 @@ BRIEF_S: Final = 0.0005  # of a message, on average: a few times what it takes t
 class JoiningLane:
     """Belongs to the thread that steps. `cores`: those that the server might have had."""
 
-    def __init__(self, cores: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._began = 0.0
+    def __init__(self, cores: Sequence[int]) -> None:
         self._steps = 0
         self._spent_s = 0.0
         self._of_server: set[int] = set()
@@ -32,13 +29,10 @@ class JoiningLane:
             self._of_server = os.sched_getaffinity(0)  # inherited
             os.sched_setaffinity(0, cores)
 
-    def begin(self) -> None:
-        self._began = self._clock()
-
-    def end(self) -> bool:
-        """Of a step. Whether that was the last one of interest."""
-        self._spent_s += self._clock() - self._began
+    def stepped(self, seconds: float) -> bool:
+        """Whether that was the last step of interest."""
         self._steps += 1
+        self._spent_s += seconds
         if self._steps < STEPS:
             return False
         if self._spent_s < STEPS * BRIEF_S and sys.platform == "linux":

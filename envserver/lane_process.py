@@ -237,11 +237,9 @@ class LaneProcess:
         wrong = check_actions(action, host.spec.action)
         if wrong is not None:
             raise ServerRefused("BAD_ACTION", wrong)
-        joining = self._joining
-        if joining is not None:
-            joining.begin()
+        began = time.perf_counter()
         rows = host.step(action)
-        if joining is not None and joining.end():
+        if self._joining is not None and self._joining.stepped(time.perf_counter() - began):
             self._joining = None
         rows.action_crc = crc
         return self._rows(rows, host)

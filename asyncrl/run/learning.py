@@ -75,7 +75,7 @@ class Learning:
     @property
     def takes_turns_with_a_lane(self) -> bool:
         """Whether a round of one lane in sync mode is done by one thread after another, and never by two at once."""
-        return self.may_act_on_loop(1) and self.threads.learner == 1
+        return self.may_act_on_loop(1) and self.threads.learner == self.threads.acting == 1
 
     def publish(self, version: int) -> None:
         """What the model holds is what `version` rounds have taught it; nothing is done where that is known."""

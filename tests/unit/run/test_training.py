@@ -95,7 +95,13 @@ async def test_acting_is_on_the_loop_where_nothing_waits(
 
 @pytest.mark.skipif(OneCore.here() is None, reason="there are no cores to choose from")
 @pytest.mark.parametrize(
-    ("wish", "one_core"), [({}, True), ({"learner_threads": 2}, False), ({"hidden_sizes": (2048, 2048)}, False)]
+    ("wish", "one_core"),
+    [
+        ({}, True),
+        ({"learner_threads": 2}, False),
+        ({"act_threads": 2}, False),
+        ({"hidden_sizes": (2048, 2048)}, False),
+    ],
 )
 async def test_a_run_that_takes_turns_stays_on_one_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any], one_core: bool
