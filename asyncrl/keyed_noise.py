@@ -36,13 +36,19 @@ def uniform(seed: int, keys: npt.NDArray[Any], columns: int) -> npt.NDArray[np.f
     """f8 [N, columns] in (0, 1) for keys u8 [N]."""
     start: U8 = _seeded(seed) ^ keys
     _mix(start)
-    counters: U8 = start[:, None] + np.arange(1, columns + 1, dtype=np.uint64) * _WEYL
+    counters: U8 = start[:, None] + _steps(columns)
     _mix(counters)
     counters >>= _DROP
     numbers: npt.NDArray[np.float64] = counters.astype(np.float64)
     numbers += 0.5
     numbers *= _UNIT
     return numbers
+
+
+@cache
+def _steps(columns: int) -> U8:
+    """u8 [columns]"""
+    return np.arange(1, columns + 1, dtype=np.uint64) * _WEYL
 
 
 @cache

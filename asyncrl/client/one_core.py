@@ -1,22 +1,41 @@
 """`OneCore`: threads that take turns stay on one core, with the env server and the lane that they take turns with.
 
 Where only one of them has something to do at any time a second core gains nothing, and to wake up a thread there takes
-longer than many a step of an environment. Elsewhere than on Linux nothing happens.
+longer than many a step of an environment. But the kernel cannot help them any more when somebody else comes to that
+core, another run, say: they notice by how long they wait for it, and leave. Elsewhere than on Linux nothing happens.
 
 Invariants: threads that were there before are not touched (test_threads_of_others_stay_where_they_are); all others are
-where they were when `shared` ends (test_threads_are_put_back).
+where they were when `shared` ends (test_threads_are_put_back); beside a busy neighbour they and the processes that they
+started are back on all cores, for good (test_whoever_has_to_wait_leaves); to wait for each other does not count
+(test_those_that_take_turns_are_no_crowd).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from asyncrl.client.scheduling import Scheduling, scheduled
+
+LOOK_S: Final = 2.0
+BUSY: Final = 0.05  # of the time: whoever runs less says little
+# Waiting over running, of whoever waits least. Those that take turns wait for each other, too: a loop about 0.3 of the
+# time that it runs, a learner 0.01; beside one busy neighbour it is 1.
+CROWDED: Final = 0.5
+
+
+class Ran(NamedTuple):
+    """Of a thread, in nanoseconds: how long it ran, and how long it waited for a core while it might have run."""
+
+    run: int
+    wait: int
 
 
 class OneCore:
@@ -24,7 +43,12 @@ class OneCore:
 
     def __init__(self, core: int) -> None:
         self.core = core
+        self.is_left = False
         self._others = _threads()
+        self._everywhere: set[int] = set()
+        self._found: dict[int, set[int]] = {}  # the cores of our threads before
+        self._seen: dict[int, Ran] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     @staticmethod
     def here() -> OneCore | None:
@@ -39,23 +63,88 @@ class OneCore:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """By the calling thread, those started since this was made, gRPC's too, and those started meanwhile."""
-        found: dict[int, set[int]] = {}
-        if sys.platform == "linux":
-            for thread in _threads() - self._others:
-                with contextlib.suppress(OSError):  # it has ended
-                    found[thread] = os.sched_getaffinity(thread)
-                    os.sched_setaffinity(thread, {self.core})
+        """By the calling thread, those started since this was made, gRPC's too, and those started meanwhile.
+
+        To be called on the loop, which has to turn for anybody to notice a neighbour.
+        """
+        if sys.platform != "linux" or self.is_left:
+            yield
+            return
+        self._everywhere = os.sched_getaffinity(0)
+        for thread in _threads() - self._others:
+            with contextlib.suppress(OSError):  # it has ended
+                self._found[thread] = os.sched_getaffinity(thread)
+                os.sched_setaffinity(thread, {self.core})
+        self._look_later()
         try:
             with scheduled(Scheduling(core=self.core)):
                 yield
         finally:
-            for thread, cores in found.items():
+            assert self._timer is not None
+            self._timer.cancel()
+            self._put_back()
+
+    # ------------------------------------------------------------------ neighbours
+
+    def _look_later(self) -> None:
+        self._seen = {thread: ran for thread in _threads() - self._others if (ran := _ran(thread)) is not None}
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        before = self._seen
+        self._look_later()
+        if is_crowded([Ran(now.run - then.run, now.wait - then.wait) for now, then in _pairs(self._seen, before)]):
+            self._leave()
+
+    def _leave(self) -> None:
+        assert self._timer is not None
+        self._timer.cancel()
+        self.is_left = True
+        self._put_back()
+        ours = [_threads() - self._others, *map(_threads, _descendants("self")), {threading.get_native_id()}]
+        for thread in set().union(*ours) if sys.platform == "linux" else ():
+            with contextlib.suppress(OSError):
+                if os.sched_getaffinity(thread) == {self.core}:
+                    os.sched_setaffinity(thread, self._everywhere)
+
+    def _put_back(self) -> None:
+        if sys.platform == "linux":
+            for thread, cores in self._found.items():
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(thread, cores)
 
 
-def _threads() -> set[int]:
-    """Of this process."""
-    folder = Path("/proc/self/task")
-    return {int(each.name) for each in folder.iterdir()} if folder.is_dir() else set()
+def is_crowded(threads: Sequence[Ran]) -> bool:
+    """Whether all that ran for a good part of LOOK_S had to wait for somebody who is none of them."""
+    busy = [each.wait / each.run for each in threads if each.run > BUSY * LOOK_S * 1e9]
+    return bool(busy) and min(busy) > CROWDED
+
+
+def _pairs(now: Mapping[int, Ran], then: Mapping[int, Ran]) -> list[tuple[Ran, Ran]]:
+    return [(ran, then[thread]) for thread, ran in now.items() if thread in then]
+
+
+def _ran(thread: int) -> Ran | None:
+    """None for one that has ended, or where the kernel does not count."""
+    with contextlib.suppress(OSError, ValueError):
+        run, wait, _times = map(int, Path(f"/proc/self/task/{thread}/schedstat").read_text().split())
+        return Ran(run, wait)
+    return None
+
+
+def _threads(process: int | str = "self") -> set[int]:
+    folder = Path(f"/proc/{process}/task")
+    with contextlib.suppress(OSError):
+        return {int(each.name) for each in folder.iterdir()}
+    return set()
+
+
+def _descendants(process: int | str) -> Iterator[int]:
+    """Its children, theirs, and so on."""
+    for thread in _threads(process):
+        children: list[str] = []
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{process}/task/{thread}/children").read_text().split()
+        for child in children:
+            yield int(child)
+            yield from _descendants(int(child))

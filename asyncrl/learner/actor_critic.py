@@ -18,14 +18,15 @@ from torch import Tensor
 from asyncrl.config import ActorCriticConfig
 from asyncrl.errors import AsyncRLError
 from asyncrl.learner.batches import Batch, Stage
+from asyncrl.learner.dense_policy import policy_of
 from asyncrl.learner.model import ActorCritic
 from asyncrl.learner.optimisers import build_optimiser
 from asyncrl.learner.publishing import Published
 from asyncrl.learner.returns import check_fragments
 from asyncrl.learner.rewards import train_reward
 from asyncrl.learner.state_arrays import on_host, under
-from asyncrl.learner.torch_policy import TorchPolicy
 from asyncrl.params import ParamMailbox
+from asyncrl.policy import Policy
 from asyncrl.records import Array, Unroll
 
 C = TypeVar("C", bound=ActorCriticConfig)
@@ -46,10 +47,10 @@ class ActorCriticLearner(Generic[C]):
         self.optimiser = build_optimiser(self.model, config)
         self._stage = Stage(torch.device(device))
 
-    def policy(self, box: ParamMailbox[Published] | None, *, deterministic: bool, threads: int) -> TorchPolicy:
+    def policy(self, box: ParamMailbox[Published] | None, *, deterministic: bool, threads: int) -> Policy:
         """Acts with a copy of the model, which follows `box` where there is one."""
         seed = self.config.seed
-        return TorchPolicy(self.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
+        return policy_of(self.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Copies on the host of everything that an update reads or writes, and the rest as JSON."""

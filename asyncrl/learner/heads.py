@@ -76,6 +76,7 @@ class CategoricalHead(Head):
 
     def __init__(self, node: Node, num_features: int) -> None:
         super().__init__()
+        self.node = node
         if node.kind == pb.DISCRETE:
             counts, starts = np.array([node.n]), np.array([node.start])
         else:

@@ -44,8 +44,9 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(linear(a, b) for a, b in zip((inputs, *sizes), sizes, strict=False))
         self.num_features = sizes[-1] if sizes else inputs
+        self.activation: Activation = activation
         self._is_tanh = activation == "tanh"
-        self._activation = _ACTIVATIONS[activation]
+        self._activate = _ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         # Parameters are asked for by name: a call of a module costs as much as a small matrix product.
@@ -53,7 +54,7 @@ class MLP(nn.Module):
             if self._is_tanh:
                 x = tanh_layer(x, layer.weight, layer.bias)
             else:
-                x = self._activation(F.linear(x, layer.weight, layer.bias))
+                x = self._activate(F.linear(x, layer.weight, layer.bias))
         return x
 
 

@@ -17,10 +17,12 @@ import numpy as np
 import torch
 
 from asyncrl.keyed_noise import uniform
+from asyncrl.learner.dense import DenseTorso, Layer, fits
 from asyncrl.learner.exploration import NUM_NOISE, choose, legal
 from asyncrl.learner.publishing import Published
 from asyncrl.learner.q_network import QNetwork
 from asyncrl.learner.torch_policy import ModelPolicy
+from asyncrl.learner.torsos import MLPTorso
 from asyncrl.params import ParamMailbox
 from asyncrl.policy import Acted
 from asyncrl.wire.tensors import Array
@@ -45,6 +47,7 @@ class QPolicy(ModelPolicy):
     ) -> None:
         super().__init__(model, box, device=None, version=version, threads=threads)
         self._q_values = torch.compile(self._model.q_values) if model.config.compile else self._model.q_values
+        self._dense = dense_values(self._model)
         self._node = model.actions
         self._seed = seed
         self._epsilon = epsilon
@@ -56,7 +59,10 @@ class QPolicy(ModelPolicy):
     ) -> Acted:
         if self._epsilon is not None and self._model.noise.num_noise:
             self._model.draw_noise(np.random.default_rng((self._seed, int(keys[0]))))
-        (q,) = self._staging.download([self._q_values(self._staging.upload("obs", obs))])
+        if self._dense is None:
+            (q,) = self._staging.download([self._q_values(self._staging.upload("obs", obs))])
+        else:
+            q = self._dense(obs)
         if mask is not None:
             mask = legal(mask)
             q = np.where(mask, q, -np.inf)
@@ -70,3 +76,12 @@ class QPolicy(ModelPolicy):
         action = (choice + self._node.start).astype(self._node.dtype, copy=False)
         kept = [q[np.arange(len(q)), choice]] if self._keeps_q else []
         return Acted([action.reshape(-1, *self._node.shape)], log_prob, q.max(axis=1), self.version, kept=kept)
+
+
+def dense_values(model: QNetwork) -> Callable[[Sequence[Array]], Array] | None:
+    """Values [N, A] in NumPy, of a small dense network that has nothing on its torso but a layer; None for others."""
+    shape, torso = model.shape, model.torso
+    if not (isinstance(torso, MLPTorso) and fits(model)) or shape.dueling or shape.num_atoms or model.noise.num_noise:
+        return None
+    features, layer = DenseTorso(torso), Layer(model.advantage)
+    return lambda obs: layer(features(obs)[0])

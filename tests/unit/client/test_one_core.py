@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ import pytest
 from asyncrl.client.connecting import connect
 from asyncrl.client.embedded import EmbeddedServer
 from asyncrl.client.fleet import Fleet
-from asyncrl.client.one_core import OneCore
+from asyncrl.client.one_core import OneCore, Ran, is_crowded
 from asyncrl.client.scheduling import Scheduling, scheduled
 from envserver.joining import STEPS
 
@@ -48,7 +51,7 @@ def test_the_core_is_one_that_is_allowed() -> None:
         assert OneCore.here() is None
 
 
-def test_threads_of_others_stay_where_they_are() -> None:
+async def test_threads_of_others_stay_where_they_are() -> None:
     """Those that were there before; one that was started since moves, and so does the calling one."""
     everywhere = os.sched_getaffinity(0)
     with waiting_thread() as before:
@@ -58,7 +61,7 @@ def test_threads_of_others_stay_where_they_are() -> None:
             assert [os.sched_getaffinity(each) for each in (since, meanwhile, 0)] == [{core.core}] * 3
 
 
-def test_threads_are_put_back() -> None:
+async def test_threads_are_put_back() -> None:
     """Also where what was done there failed."""
     everywhere = os.sched_getaffinity(0)
     core = OneCore(min(everywhere))
@@ -66,6 +69,66 @@ def test_threads_are_put_back() -> None:
         with pytest.raises(ZeroDivisionError), core.shared():
             raise ZeroDivisionError
         assert os.sched_getaffinity(since) == os.sched_getaffinity(0) == everywhere
+
+
+@pytest.mark.parametrize(
+    ("threads", "crowded"),
+    [
+        ([], False),
+        ([(0.05, 0.2)], False),  # who hardly runs says nothing
+        ([(0.75, 0.22), (0.3, 0.004)], False),  # a loop and a learner, measured alone
+        ([(0.75, 0.22)], False),  # before there is anything to learn
+        ([(0.5, 0.45), (0.23, 0.19)], True),  # the same beside two neighbours
+        ([(0.5, 0.45), (0.23, 0.01)], False),
+    ],
+)
+def test_those_that_take_turns_are_no_crowd(threads: list[tuple[float, float]], crowded: bool) -> None:
+    """Seconds of running and of waiting: whoever waits least says whether somebody else is there."""
+    assert is_crowded([Ran(int(run * 1e9), int(wait * 1e9)) for run, wait in threads]) is crowded
+
+
+def burn(ended: threading.Event) -> None:
+    """Of the core where it is, all there is; others of this process may run."""
+    while not ended.is_set():
+        hashlib.sha256(bytes(1 << 20))
+
+
+@contextmanager
+def neighbour(core: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is busy on that core and nowhere else."""
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_whoever_has_to_wait_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy thread, an idle one and a process that one of them started; neither comes back, the next time neither."""
+    monkeypatch.setattr("asyncrl.client.one_core.LOOK_S", 0.2)
+    everywhere = os.sched_getaffinity(0)
+    core, ended = OneCore(min(everywhere)), threading.Event()
+    busy = threading.Thread(target=burn, args=(ended,))
+    busy.start()
+    try:
+        with waiting_thread() as idle, neighbour(core.core), core.shared(), waiting_thread() as meanwhile:
+            child = await asyncio.create_subprocess_exec("sleep", "60")
+            assert busy.native_id is not None
+            ours = (busy.native_id, idle, meanwhile, 0, child.pid)
+            assert [os.sched_getaffinity(each) for each in ours] == [{core.core}] * 5
+            while not core.is_left:
+                await asyncio.sleep(0.05)
+            assert [os.sched_getaffinity(each) for each in ours] == [everywhere] * 5
+            child.kill()
+            await child.wait()
+        with core.shared():
+            assert os.sched_getaffinity(0) == everywhere
+    finally:
+        ended.set()
+        busy.join()
+    assert os.sched_getaffinity(0) == everywhere
 
 
 def lanes_of(server: EmbeddedServer) -> list[set[int]]:

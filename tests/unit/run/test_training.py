@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from asyncrl.client.connecting import connect
 from asyncrl.client.one_core import OneCore
 from asyncrl.collector.counts import CollectorState
 from asyncrl.errors import AsyncRLError, ConnectionFailed, SpecMismatch
+from asyncrl.learner.dense_policy import DensePolicy
 from asyncrl.learner.loop import LearnerFailed, ThreadWish
 from asyncrl.learner.ppo import PPO
-from asyncrl.learner.torch_policy import TorchPolicy
+from asyncrl.learner.torch_policy import ModelPolicy, TorchPolicy
 from asyncrl.records import Unroll
 from asyncrl.run import serving as serving_module
 from asyncrl.run import training as training_module
@@ -69,6 +70,18 @@ async def test_a_stopped_run_keeps_its_last_round(tmp_path: Path, server: str, m
     assert run.training.last_eval is None
 
 
+def watch_acting(patch: pytest.MonkeyPatch, note: Callable[[], None]) -> None:
+    """`note` is called wherever a policy of either kind acts."""
+    for kind in (DensePolicy, TorchPolicy):
+        act = kind.act
+
+        def watched(self: ModelPolicy, *rows: Any, act: Callable[..., Any] = act) -> Any:
+            note()
+            return act(self, *rows)
+
+        patch.setattr(kind, "act", watched)
+
+
 @pytest.mark.parametrize(
     ("wish", "on_loop"), [({}, True), ({"mode": "lag 1"}, False), ({"hidden_sizes": (2048, 2048)}, False)]
 )
@@ -77,15 +90,13 @@ async def test_acting_is_on_the_loop_where_nothing_waits(
 ) -> None:
     """In sync mode with a small network; else a forward would hold up the lanes, or the learner's thread."""
     threads: set[str] = set()
-    act = TorchPolicy.act
 
-    def watched(self: TorchPolicy, *rows: Any) -> Any:
+    def note() -> None:
         threads.add(threading.current_thread().name)
-        return act(self, *rows)
 
     run = TinyRun(tmp_path, tiny_config(tmp_path, total_timesteps=64, **wish))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TorchPolicy, "act", watched)
+        watch_acting(patch, note)
         async with run.running(server):
             await run.until(lambda: run.training.state == "evaluating")
             trained_in = set(threads)
@@ -108,18 +119,17 @@ async def test_a_run_that_takes_turns_stays_on_one_core(
 ) -> None:
     """Policy and learner where the server is, unless either computes with several threads; then as before."""
     found: set[int] = set()
-    act, update = TorchPolicy.act, PPO.update
+    update = PPO.update
 
-    def watched_act(self: TorchPolicy, *rows: Any) -> Any:
+    def note() -> None:
         if run.training.state == "training":
             found.add(len(os.sched_getaffinity(0)))
-        return act(self, *rows)
 
     def watched_update(self: PPO, *unrolls: Any) -> Any:
         found.add(len(os.sched_getaffinity(0)))
         return update(self, *unrolls)
 
-    monkeypatch.setattr(TorchPolicy, "act", watched_act)
+    watch_acting(monkeypatch, note)
     monkeypatch.setattr(PPO, "update", watched_update)
     before = os.sched_getaffinity(0)
     run = TinyRun(tmp_path, tiny_config(tmp_path, lanes=1, total_timesteps=64, **wish))
