@@ -16,8 +16,10 @@ from typing import Final, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from asyncrl.learner.machine import SMALL_FLOPS
 from asyncrl.learner.model import Model
 from asyncrl.learner.model_config import Activation
 from asyncrl.learner.networks import MLP
@@ -25,31 +27,30 @@ from asyncrl.learner.normalisers import ObsNormaliser
 from asyncrl.learner.torsos import MLPTorso
 from asyncrl.wire.tensors import Array
 
-LARGEST: Final = 1 << 17  # weights: beyond, a second thread of torch is worth its while
-# Multiplications up to which OpenBLAS keeps a product to the thread that asks for it. How many threads there are is
-# said when a process begins, and helpers would be in the way of lanes and learner.
-_ONE_THREAD: Final = 1 << 18
+# Multiplications up to which OpenBLAS keeps a product to the thread that asks for it: how many helpers it has is said
+# when a process begins, and they would be in the way of lanes and learner. Larger ones are torch's.
+ONE_THREAD: Final = 1 << 18
 
 
 class Layer:
-    """x Wᵀ + b, in the memory of a layer of torch."""
+    """x Wᵀ + b, in the memory of a layer of torch that wants no gradient."""
 
     def __init__(self, layer: nn.Linear) -> None:
+        self._layer = layer
         self._weight: Array = layer.weight.detach().numpy().T  # f4 [inputs, outputs]
         self._bias: Array = layer.bias.detach().numpy()  # f4 [outputs]
-        self._most_rows = max(_ONE_THREAD // max(self._weight.size, 1), 1)
+        self.most_rows = ONE_THREAD // max(self._weight.size, 1)
 
     def __call__(self, x: Array) -> Array:
         """[N, inputs] -> [N, outputs], the caller's own."""
-        found: Array = x @ self._weight if len(x) <= self._most_rows else self._by_pieces(x)
+        if len(x) > self.most_rows:
+            return self._by_torch(x)
+        found: Array = x @ self._weight
         found += self._bias
         return found
 
-    def _by_pieces(self, x: Array) -> Array:
-        found = np.empty((len(x), len(self._bias)), np.float32)
-        for start in range(0, len(x), self._most_rows):
-            rows = slice(start, start + self._most_rows)
-            np.matmul(x[rows], self._weight, out=found[rows])
+    def _by_torch(self, x: Array) -> Array:
+        found: Array = F.linear(torch.from_numpy(x), self._layer.weight.detach(), self._layer.bias.detach()).numpy()
         return found
 
 
@@ -78,13 +79,13 @@ class DenseTorso:
 
 
 def fits(model: Model) -> bool:
-    """Whether `DenseTorso` computes the torso of this model, and nothing is lost by that."""
+    """Whether `DenseTorso` computes the torso of this model, one that a single thread is enough for."""
     config = model.config
     return (
         isinstance(model.torso, MLPTorso)
         and model.device.type == "cpu"
         and not (config.bf16 or config.compile or config.gru_size)
-        and sum(parameter.numel() for parameter in model.parameters()) <= LARGEST
+        and 2 * sum(parameter.numel() for parameter in model.parameters()) < SMALL_FLOPS
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from asyncrl.learner.dense import LARGEST, DenseTorso, Layer, fits
+from asyncrl.learner.dense import DenseTorso, Layer, fits
 from asyncrl.learner.model import ActorCritic, build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.publishing import tensors_of
@@ -60,16 +60,16 @@ def test_features_are_those_of_the_torso(space: AnySpace, settings: dict[str, An
 @pytest.mark.parametrize("sizes", [(), (16,), (64, 64), (32, 16, 8)])
 @pytest.mark.parametrize("rows", [1, 63, 64, 65, 200])
 def test_layers_of_any_shape(activation: str, sizes: tuple[int, ...], rows: int) -> None:
-    """For few rows and for so many that a product is found piece by piece."""
+    """For few rows and for so many that torch multiplies."""
     assert same(made(hidden_sizes=sizes, activation=activation), rows_of(VECTOR, rows))
 
 
-def test_a_product_is_found_piece_by_piece() -> None:
-    """All rows of it, in pieces of so many that no piece is handed out to threads; an empty one as well."""
+def test_large_products_are_those_of_torch() -> None:
+    """As many rows as NumPy multiplies with one thread, one more, and none."""
     layer = torch.nn.Linear(128, 256)
     mine = Layer(layer)
-    assert mine._most_rows == 8
-    for rows in (0, 1, 8, 9, 16, 17):
+    assert mine.most_rows == 8
+    for rows in (0, 1, 8, 9, 100):
         x = np.random.default_rng(rows).standard_normal((rows, 128), np.float32)
         with torch.no_grad():
             assert np.allclose(mine(x), layer(torch.from_numpy(x)), atol=1e-5)
@@ -109,13 +109,13 @@ def test_huge_numbers_make_no_noise() -> None:
     ("settings", "space", "fit"),
     [
         ({}, VECTOR, True),
-        ({"hidden_sizes": (256, 256)}, VECTOR, LARGEST >= 2 * (256 * 256 + 6 * 256) + 4 * 256),
+        ({"hidden_sizes": (256, 256)}, VECTOR, True),
         ({"hidden_sizes": (512, 512)}, VECTOR, False),
         ({"gru_size": 8}, VECTOR, False),
         ({"bf16": True}, VECTOR, False),
         ({"compile": True}, VECTOR, False),
         ({}, FRAMES, False),
-        ({"network": "mlp", "hidden_sizes": (2,)}, FRAMES, True),
+        ({"network": "mlp", "hidden_sizes": (8,)}, FRAMES, True),
     ],
     ids=str,
 )
