@@ -53,7 +53,9 @@ class DensePolicy(ModelPolicy):
     def act(
         self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array | None
     ) -> Acted:
-        self._refresh()  # all that torch has to do here: its modes would cost as much as a layer
+        # Without the modes of torch, which cost as much as a layer: only a new version, or many rows, need it at all.
+        self._settle()
+        self._refresh()
         return self._choose(obs, mask, first, carry, self._own_keys(len(first)) if keys is None else keys)
 
     def _choose(

@@ -66,9 +66,7 @@ class ModelPolicy:
     def act(
         self, obs: Sequence[Array], mask: Array | None, first: Array, carry: Sequence[Array], keys: Array | None
     ) -> Acted:
-        if self._thread_id != threading.get_ident():
-            self._thread_id = threading.get_ident()
-            use_threads(self._threads)
+        self._settle()
         if keys is None:
             keys = self._own_keys(len(first))
         with torch.inference_mode(), self._on_stream():
@@ -80,6 +78,12 @@ class ModelPolicy:
     ) -> Acted:
         """As `act`, with the newest weights in place."""
         raise NotImplementedError
+
+    def _settle(self) -> None:
+        """Threads of torch are those of whoever calls it."""
+        if self._thread_id != threading.get_ident():
+            self._thread_id = threading.get_ident()
+            use_threads(self._threads)
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else self._stream
