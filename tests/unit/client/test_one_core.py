@@ -76,9 +76,9 @@ async def test_threads_are_put_back() -> None:
     [
         ([], False),
         ([(0.05, 0.2)], False),  # who hardly runs says nothing
-        ([(0.75, 0.22), (0.3, 0.004)], False),  # a loop and a learner, measured alone
-        ([(0.75, 0.22)], False),  # before there is anything to learn
-        ([(0.5, 0.45), (0.23, 0.19)], True),  # the same beside two neighbours
+        ([(0.3, 0.004)], False),  # a learner, measured alone
+        ([(0.23, 0.19)], True),  # beside two neighbours that are less urgent
+        ([(0.5, 0.45), (0.23, 0.19)], True),
         ([(0.5, 0.45), (0.23, 0.01)], False),
     ],
 )
