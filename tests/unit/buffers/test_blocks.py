@@ -160,3 +160,10 @@ def test_blocks_of_other_rows_are_refused() -> None:
     for keys, data in ((view.keys[:3], view.read(0)), (view.keys, view.read(0)[:-1])):
         with pytest.raises(ValueError, match="other rows"):
             Rows().blocks.load(keys, 0, data)
+
+
+@pytest.mark.parametrize(("row_bytes", "rows"), [(1, BLOCK_BYTES), (2, BLOCK_BYTES // 2), (BLOCK_BYTES + 1, 1)])
+def test_a_block_is_as_large_as_it_may_be(row_bytes: int, rows: int) -> None:
+    """However small its rows are; a row that is larger is a block."""
+    columns = {"bytes": np.empty((rows + 1, row_bytes), np.uint8)}
+    assert Blocks(columns, rows + 1).num_rows == rows

@@ -6,6 +6,7 @@ import copy
 import threading
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,18 @@ def test_a_carry_needs_its_beginning() -> None:
     assert other.valid.tolist() == [[False] * 2, [True] * 2, [True] * 2]
     assert staleness.counts.steps_dropped == 6 + 2
     assert staleness.counts.unrolls_dropped == 1
+
+
+def test_drops_are_told_each_time_they_have_doubled(caplog: pytest.LogCaptureFixture) -> None:
+    """Six steps at a time: 6, 12, 24 and 48 of them, and nothing of what is fresh."""
+    staleness = Staleness(3)
+    for _ in range(9):
+        staleness.admit([an_unroll()], 9)
+        fresh = an_unroll()
+        fresh.version = fresh.version + 9
+        staleness.admit([fresh], 9)
+    told = [int(record.getMessage().split()[0]) for record in caplog.records]
+    assert told == [6, 12, 24, 48]
 
 
 def test_counts_are_whole_while_they_grow() -> None:

@@ -17,6 +17,7 @@ from asyncrl.learner.impala import Impala
 from asyncrl.learner.model import build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO
+from asyncrl.learner.publishing import mailbox_for, publish
 from tests.rig.sync_driver import spec_of
 from tests.unit.learner.unrolls import acted, cartpole, lost_at
 
@@ -118,3 +119,14 @@ def test_explained_variance_of_values() -> None:
     assert explained_variance(target, target) == 1.0
     assert explained_variance(np.zeros(3), target) == pytest.approx(0.0)
     assert math.isnan(explained_variance(target, np.ones(3)))
+
+
+@EACH
+def test_a_policy_of_nobody_has_no_version(config: Config) -> None:
+    """-1, which no round makes; one that follows a mailbox begins with the first weights there, version 0."""
+    learner = learner_for(config)
+    box = mailbox_for(learner.model)
+    publish(learner.model, box, 0)
+    rows = ([np.zeros((2, 4), np.float32)], None, np.zeros(2, np.bool_), (), None)
+    versions = [learner.policy(each, deterministic=False, threads=0).act(*rows).version for each in (None, box)]
+    assert versions == [-1, 0]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from asyncrl.learner.allocation import keep_freed_memory
 
 PROGRAM = """
 import resource, sys, threading
@@ -44,6 +47,13 @@ def test_freed_memory_is_kept(mib: int) -> None:
     whole = 80 * 256 * mib
     assert faults_of("default", mib) >= whole / 2
     assert faults_of("keep", mib) < whole / 10
+
+
+def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another C library has no such settings, and is not asked."""
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("asked"))
+    keep_freed_memory()
 
 
 def faults_of(wish: str, mib: int) -> int:

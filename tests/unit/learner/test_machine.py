@@ -106,3 +106,17 @@ def test_bf16_is_refused_where_it_would_be_imitated() -> None:
     assert not has_bf16(torch.device("meta"))
     with pytest.raises(ConfigError, match="leave it out"):
         check_bf16(torch.device("meta"))
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_gpu_is_asked_for_what_it_computes_in(computes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for what it imitates."""
+    seen: list[bool] = []
+
+    def supported(*, including_emulation: bool) -> bool:
+        seen.append(including_emulation)
+        return computes
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert has_bf16(torch.device("cuda")) is computes
+    assert seen == [False]

@@ -150,3 +150,10 @@ def test_noise_is_drawn_where_there_are_noisy_layers() -> None:
     first = noisy.q_values(obs)
     noisy.draw_noise(rng)
     assert not torch.equal(noisy.q_values(obs), first)
+
+
+def test_the_support_is_no_weight() -> None:
+    """It follows from the settings: neither published with the weights nor part of a checkpoint."""
+    network = build_q_network(served(VECTOR, spaces.Discrete(2)), ModelConfig(), QShape(num_atoms=5), 1)
+    assert len(network.support) == 5
+    assert "support" not in network.state_dict()
