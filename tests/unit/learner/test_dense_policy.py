@@ -82,6 +82,15 @@ def test_masks_are_obeyed() -> None:
     assert (acted.log_prob[alone] == 0.0).all()
 
 
+def test_a_point_on_a_border_is_the_lower_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a head has it: each action has the numbers up to its border, that one among them."""
+    points = np.array([[0.25], [0.5], [0.75], [0.25 + 1e-6]])
+    monkeypatch.setattr("asyncrl.learner.dense_policy.uniform", lambda seed, keys, columns: points)
+    model = made(spaces.Discrete(4))
+    set_all(model, 0.0)
+    assert act(DensePolicy(model, 1), num=4).action[0].tolist() == [0, 1, 2, 1]
+
+
 def test_without_keys_noise_is_still_noise() -> None:
     """Every call then draws anew."""
     policy, obs = DensePolicy(made(), 1), rows_of(VECTOR, N)

@@ -51,6 +51,13 @@ def test_draws_have_the_probabilities_of_the_logits() -> None:
     assert abs(float(torch.corrcoef(draws.double().t())[0, 1])) < 0.02  # independent places
 
 
+def test_a_point_on_a_border_is_the_lower_actions() -> None:
+    """Each action has the numbers up to its border, that one among them."""
+    head = categorical(spaces.Discrete(4))
+    points = torch.tensor([[0.25], [0.5], [0.75], [0.25 + 1e-6]])
+    assert head.sample(torch.zeros(4, 4), None, points)[0].tolist() == [0, 1, 2, 1]
+
+
 def test_it_is_torchs_categorical() -> None:
     """Log-probability and entropy equal `torch.distributions`, with any leading axes."""
     torch.manual_seed(2)

@@ -157,3 +157,14 @@ def test_the_support_is_no_weight() -> None:
     network = build_q_network(served(VECTOR, spaces.Discrete(2)), ModelConfig(), QShape(num_atoms=5), 1)
     assert len(network.support) == 5
     assert "support" not in network.state_dict()
+
+
+def test_a_step_tells_values_and_the_best_of_them() -> None:
+    """What any model says of a row: parameters of what is done, a value, and no carry."""
+    network = build_q_network(served(VECTOR, spaces.Discrete(3)), ModelConfig(), QShape(dueling=True), 1)
+    obs = tensors(rows_of(VECTOR, 5))
+    with torch.no_grad():
+        out, values = network.step(obs, torch.zeros(5, dtype=torch.bool), []), network.q_values(obs)
+    assert torch.equal(out.params, values)
+    assert torch.equal(out.value, values.max(1).values)
+    assert out.carry == []
