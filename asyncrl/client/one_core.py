@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import sys
 import threading
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from asyncrl.client.scheduling import Scheduling, scheduled
+
+log = logging.getLogger("asyncrl.one_core")
 
 LOOK_S: Final = 2.0
 BUSY: Final = 0.05  # of the time: whoever runs less says little
@@ -100,6 +103,7 @@ class OneCore:
         assert self._timer is not None
         self._timer.cancel()
         self.is_left = True
+        log.info("core %d is somebody else's as well: from now on on all cores", self.core)
         self._put_back()
         ours = [_threads() - self._others, *map(_threads, _descendants("self")), {threading.get_native_id()}]
         for thread in set().union(*ours) if sys.platform == "linux" else ():
