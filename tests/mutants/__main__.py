@@ -1,4 +1,4 @@
-"""`python -m tests.mutants [--rooms asyncrl/wire …] [--count 40] [--seed 1]`: which mutants do the tests kill?
+"""`python -m tests.mutants [--rooms asyncrl/wire …] [--count 40] [--seed 1] [--near]`: which mutants do the tests kill?
 
 Each mutant lives in a copy of the tree of its own. Tests run nearest first, the module's own, then
 the room's, then those that cross rooms, and stop at the first failure; a test counts only if it
@@ -56,19 +56,20 @@ def choose(tree: Path, rooms: list[str], count: int, seed: int) -> list[tuple[Pa
     return chosen
 
 
-def stages(tree: Path, path: Path) -> list[list[str]]:
-    """Groups of tests for a module, nearest first."""
+def stages(tree: Path, path: Path, far: bool = True) -> list[list[str]]:
+    """Groups of tests for a module, nearest first; `far`: those that cross rooms as well."""
     parts = path.parts[1:] if path.parts[0] == "asyncrl" else path.parts
     near = Path("tests/unit", *parts[:-1])
     own = near / f"test_{path.stem}.py"
-    return [[str(name)] for name in (own, near, *FAR) if (tree / name).exists()]
+    return [[str(name)] for name in (own, near, *(FAR if far else ())) if (tree / name).exists()]
 
 
 class Judge:
     """Runs the tests on copies of the tree as it was when the judge came: edits made meanwhile change nothing."""
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, *, far: bool = True) -> None:
         self._tree = tree
+        self._far = far
         self._clean: set[tuple[str, ...]] = set()  # of what killed a mutant: what passes without one
 
     def verdict(self, path: Path, mutant: Mutant) -> Verdict:
@@ -77,7 +78,7 @@ class Judge:
             copied = Path(folder)
             copy_tree(self._tree, copied)
             (copied / path).write_text(mutant.source)
-            for stage in stages(self._tree, path):
+            for stage in stages(self._tree, path, self._far):
                 killer = self._killer(copied, stage)
                 if killer is not None:
                     return Verdict(path, mutant, killer)
@@ -147,6 +148,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--want", type=float, default=0.9)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--near", action="store_true", help="the module's and the room's tests alone: what they kill at least"
+    )
     parser.add_argument("--only", nargs="+", type=int, help="these of the draw, by their numbers")
     arguments = parser.parse_args()
     killed = 0
@@ -157,7 +161,7 @@ def main() -> int:
         tree = Path(folder)
         copy_tree(ROOT, tree)
         chosen = choose(tree, arguments.rooms, arguments.count, arguments.seed)
-        judge = Judge(tree)
+        judge = Judge(tree, far=not arguments.near)
         wanted = [number for number in arguments.only or range(1, len(chosen) + 1) if 0 < number <= len(chosen)]
         verdicts = pool.map(lambda number: judge.verdict(*chosen[number - 1]), wanted)
         for number, verdict in zip(wanted, verdicts, strict=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Judge, choose
+from tests.mutants.__main__ import Judge, choose, stages
 from tests.mutants.operators import Mutant, mutants_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each runs pytest several times
@@ -70,3 +70,13 @@ def test_the_draw_is_the_seeds(tree: Path) -> None:
     assert drawn(2, 7) == drawn(2, 7)
     assert len(drawn(100, 7)) == every
     assert {path for path, _ in drawn(100, 7)} == {MODULE}
+
+
+def test_near_tests_are_those_of_the_module_and_of_the_room(tree: Path) -> None:
+    """In this order, and only as far as they are there; far ones come behind."""
+    (tree / "tests/rpc").mkdir()
+    near = [["tests/unit/envserver"]]
+    assert stages(tree, MODULE, far=False) == near
+    assert stages(tree, MODULE) == [*near, ["tests/rpc"]]
+    (tree / "tests/unit/envserver/test_limit.py").touch()
+    assert stages(tree, MODULE, far=False) == [["tests/unit/envserver/test_limit.py"], *near]
