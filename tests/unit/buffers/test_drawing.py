@@ -38,6 +38,27 @@ def test_uniform_draws_are_uniform(batch: int) -> None:
     assert abs(chi_squared(counts[rows], np.full(len(rows), DRAWS / len(rows)))) < 4
 
 
+class Counting:
+    """A generator that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._rng = np.random.default_rng(1)
+
+    def integers(self, high: int, size: int) -> Array:
+        self.asked += 1
+        return self._rng.integers(high, size=size)
+
+
+def test_one_try_is_enough_where_nearly_all_can_be_drawn() -> None:
+    """A few more are tried than are wanted: rows that a stack wants and nobody draws are one in some hundred."""
+    drawing, rng = Drawing(1000, 1000, None), Counting()
+    drawing.add(np.delete(np.arange(1000), [3, 500]), None)
+    for _ in range(100):
+        drawing.draw(64, rng, 0.0, np.array([1000]))  # type: ignore[arg-type]
+    assert rng.asked == 100
+
+
 @pytest.mark.parametrize("batch", [8, 32])
 def test_draws_are_in_proportion(batch: int) -> None:
     """χ² of 100,000 draws at priority^α, whichever the size of the batch."""
