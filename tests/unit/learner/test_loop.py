@@ -214,6 +214,25 @@ async def test_stopping_ends_after_the_update() -> None:
         await rig.thread.close()
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_stopping_while_it_waits_is_no_failure(mode: str) -> None:
+    """There is no round, and none is made of what never came."""
+    learner, waits = Recorder(), threading.Event()
+    async with running(learner, dataclasses.replace(CONFIG, mode=mode)) as rig:
+        take = rig.handoff.take
+
+        def watched() -> list[Unroll] | None:
+            waits.set()
+            return take()
+
+        rig.handoff.take = watched  # type: ignore[method-assign]
+        await rig.thread.call(lambda: None)  # after which it looks for data again
+        assert await asyncio.to_thread(waits.wait, 30)
+        await rig.thread.close()
+        assert rig.thread.failure is None
+    assert learner.seen == []
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_every_call_is_answered(fails: bool) -> None:
     """Calls that wait when the thread ends, well or badly, are run; later ones are refused."""
