@@ -66,7 +66,7 @@ class Rig:
         self.updates: list[Update] = []
         self.published: list[int] = []
         self.changed = asyncio.Event()
-        standing = Standing(rounds, 32 * rounds)
+        standing = Standing(rounds, 32 * rounds) if rounds else None
         self.thread = LearnerThread(self.handoff, learner, self.box, config, self._told, standing=standing, wish=wish)
 
     def _told(self, update: Update) -> None:
