@@ -29,8 +29,8 @@ log = logging.getLogger("asyncrl.one_core")
 
 LOOK_S: Final = 2.0
 BUSY: Final = 0.05  # of the time: whoever runs less says little
-# Waiting over running, of whoever waits least. A learner, for whom all others wait, has 0.01 to 0.05 alone, and 1 beside
-# one busy neighbour. The loop is not asked: it waits for gRPC's threads, too, for 0.3 to 0.6 of the time that it runs.
+# Waiting over running, of whoever waits least. A learner, for whom all others wait, has 0.01 to 0.05 alone and 1 beside
+# a busy neighbour. The loop is not asked: it waits for gRPC's threads, too, for 0.3 to 0.6 of the time that it runs.
 CROWDED: Final = 0.5
 
 
