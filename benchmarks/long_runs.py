@@ -1,4 +1,4 @@
-"""Curves of single long runs, as JSON and as a picture in benchmarks/results/: what takes an hour or more a seed.
+"""Curves of single long runs, as JSON in benchmarks/results/: what takes an hour or more a seed.
 
     python -m benchmarks.long_runs pong-dqn --runs ~/runs          train what is not there yet, and report
     python -m benchmarks.long_runs pong-dqn --runs ~/runs --report  report what there is

@@ -74,6 +74,7 @@ class OneCore:
             yield
             return
         self._everywhere = os.sched_getaffinity(0)
+        self._found.clear()  # threads of the last time have ended, and their numbers may be others' by now
         for thread in _threads() - self._others:
             with contextlib.suppress(OSError):  # it has ended
                 self._found[thread] = os.sched_getaffinity(thread)

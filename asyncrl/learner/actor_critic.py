@@ -18,13 +18,14 @@ from torch import Tensor
 from asyncrl.config import ActorCriticConfig
 from asyncrl.errors import AsyncRLError
 from asyncrl.learner.batches import Batch, Stage
-from asyncrl.learner.dense_policy import policy_of
+from asyncrl.learner.dense_policy import DensePolicy, acts_densely
 from asyncrl.learner.model import ActorCritic
 from asyncrl.learner.optimisers import build_optimiser
 from asyncrl.learner.publishing import Published
 from asyncrl.learner.returns import check_fragments
 from asyncrl.learner.rewards import train_reward
 from asyncrl.learner.state_arrays import on_host, under
+from asyncrl.learner.torch_policy import TorchPolicy
 from asyncrl.params import ParamMailbox
 from asyncrl.policy import Policy
 from asyncrl.records import Array, Unroll
@@ -49,8 +50,8 @@ class ActorCriticLearner(Generic[C]):
 
     def policy(self, box: ParamMailbox[Published] | None, *, deterministic: bool, threads: int) -> Policy:
         """Acts with a copy of the model, which follows `box` where there is one."""
-        seed = self.config.seed
-        return policy_of(self.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
+        kind, seed = DensePolicy if acts_densely(self.model) else TorchPolicy, self.config.seed
+        return kind(self.model, seed, box, deterministic=deterministic, version=-1, threads=threads)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Copies on the host of everything that an update reads or writes, and the rest as JSON."""

@@ -1,8 +1,8 @@
 """`DenseTorso`: dense layers for few rows, in NumPy, over the memory of a model's own tensors.
 
 An operation of torch costs several times the arithmetic that a small network asks of it, and there are a dozen to a
-forward. Measured with two pairs of layers of 64, on one core: forward and draw of 4 rows 83 µs in torch, 28 here; of
-256 rows 165 and 103. Between two wake-ups on a busy core both take more than twice that.
+forward. Measured with two pairs of layers of 64, on one core: forward and draw of 4 rows 84 µs in torch, 33 here; of
+256 rows 165 and 121.
 
 Invariants: features are those of the torso (test_features_are_those_of_the_torso); what is written into the model's
 tensors counts from the next forward on (test_new_weights_count_at_once); observations are not written into

@@ -17,7 +17,7 @@ from asyncrl.learner.exploration import legal
 from asyncrl.learner.heads import CategoricalHead
 from asyncrl.learner.model import ActorCritic
 from asyncrl.learner.publishing import Published
-from asyncrl.learner.torch_policy import ModelPolicy, TorchPolicy
+from asyncrl.learner.torch_policy import ModelPolicy
 from asyncrl.learner.torsos import MLPTorso
 from asyncrl.params import ParamMailbox
 from asyncrl.policy import Acted
@@ -88,17 +88,3 @@ def acts_densely(model: ActorCritic) -> bool:
     """Whether `DensePolicy` can act with this model."""
     head = model.head
     return isinstance(head, CategoricalHead) and head.node.kind == pb.DISCRETE and fits(model)
-
-
-def policy_of(
-    model: ActorCritic,
-    seed: int,
-    box: ParamMailbox[Published] | None = None,
-    *,
-    deterministic: bool = False,
-    version: int = 0,
-    threads: int = 0,
-) -> DensePolicy | TorchPolicy:
-    """Whichever acts sooner."""
-    kind = DensePolicy if acts_densely(model) else TorchPolicy
-    return kind(model, seed, box, deterministic=deterministic, version=version, threads=threads)

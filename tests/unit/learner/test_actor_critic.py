@@ -13,11 +13,13 @@ import torch
 
 from asyncrl.config import ImpalaConfig, PPOConfig
 from asyncrl.learner.actor_critic import NonFiniteUpdate, explained_variance
+from asyncrl.learner.dense_policy import DensePolicy
 from asyncrl.learner.impala import Impala
 from asyncrl.learner.model import build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.ppo import PPO
 from asyncrl.learner.publishing import mailbox_for, publish
+from asyncrl.learner.torch_policy import TorchPolicy
 from tests.rig.sync_driver import spec_of
 from tests.unit.learner.unrolls import acted, cartpole, lost_at
 
@@ -130,3 +132,10 @@ def test_a_policy_of_nobody_has_no_version(config: Config) -> None:
     rows = ([np.zeros((2, 4), np.float32)], None, np.zeros(2, np.bool_), (), None)
     versions = [learner.policy(each, deterministic=False, threads=0).act(*rows).version for each in (None, box)]
     assert versions == [-1, 0]
+
+
+@pytest.mark.parametrize(("sizes", "kind"), [((64, 64), DensePolicy), ((1024, 1024), TorchPolicy)])
+def test_a_policy_is_of_the_kind_that_acts_sooner(sizes: tuple[int, ...], kind: type) -> None:
+    """NumPy for a small network, torch for a large one."""
+    learner = learner_for(dataclasses.replace(PLAIN, hidden_sizes=sizes))
+    assert type(learner.policy(None, deterministic=True, threads=0)) is kind

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from asyncrl.keyed_noise import row_keys
-from asyncrl.learner.dense_policy import DensePolicy, acts_densely, policy_of
+from asyncrl.learner.dense_policy import DensePolicy, acts_densely
 from asyncrl.learner.model import ActorCritic, build_model
 from asyncrl.learner.model_config import ModelConfig
 from asyncrl.learner.publishing import mailbox_for, publish
@@ -125,13 +125,12 @@ def test_what_was_acted_is_not_written_again() -> None:
         assert all(map(np.array_equal, (*one.action, one.log_prob, one.value), kept))
 
 
-def test_whoever_can_acts_so() -> None:
+def test_who_acts_so() -> None:
     """Choices among the actions of one space, by a network that `fits`."""
-    assert isinstance(policy_of(made(), 1), DensePolicy)
+    assert acts_densely(made())
     for other in (
         made(hidden_sizes=(512, 512)),
         made(spaces.MultiDiscrete([3, 4])),
         build_model(served(VECTOR, spaces.Box(-1.0, 1.0, (2,), np.float32)), ModelConfig(), seed=1),
     ):
         assert not acts_densely(other)
-        assert isinstance(policy_of(other, 1), TorchPolicy)
