@@ -31,7 +31,7 @@ from asyncrl.wire.spaces import SpaceSpec
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 from benchmarks import processes
-from benchmarks.acting import RandomPolicy, torch_policy
+from benchmarks.acting import RandomPolicy, network_policy
 from benchmarks.ceilings.bare_grpc import run_loop
 from benchmarks.measuring import RunSettings, Window
 
@@ -159,9 +159,7 @@ async def acting(settings: RunSettings, spec: LaneSpec) -> AsyncIterator[ActBatc
     if settings.policy == "random":
         yield None
         return
-    (leaf,) = spec.action.leaves
-    obs_size = int(np.prod(spec.observation.leaves[0].shape))
-    policy = torch_policy(settings.policy, spec.mask_size, obs_size, leaf.dtype, bf16=settings.bf16)
+    policy = network_policy(settings.policy, spec, bf16=settings.bf16)
     async with ActBatcher(policy, settings.lanes, settings.batch_lanes, on_loop=settings.act_on_loop) as batcher:
         yield batcher
 

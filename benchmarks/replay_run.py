@@ -19,7 +19,7 @@ from asyncrl.records import Array, Unroll
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.spaces import Node, SpaceSpec
 from asyncrl.wire.spec import LaneSpec
-from benchmarks.acting import torch_policy
+from benchmarks.acting import network_policy
 from benchmarks.processes import rss_bytes
 from benchmarks.replay_peers.drawing import DrawSettings, batches_per_s, new_priorities
 
@@ -114,7 +114,7 @@ def insert(settings: DrawSettings) -> dict[str, Any]:
     """A step's share of an insertion, and a forward of NatureCNN for the same slots, with one thread."""
     replay = Replay(spec_of(settings), ReplayConfig(settings.transitions, SLOTS, 3, prioritised=True))
     source = fill(replay, settings.transitions, settings)
-    policy = torch_policy("cnn", 6, 0, np.dtype("<i8"), bf16=False)
+    policy = network_policy("cnn", spec_of(settings))
     taking, acting = [], []
     first, keys = np.zeros(SLOTS, np.bool_), np.zeros(SLOTS, np.uint64)
     end = time.perf_counter() + settings.seconds

@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 import tyro
+from gymnasium import spaces
 
 from asyncrl.client.connecting import connect
 from asyncrl.client.embedded import EmbeddedServer
@@ -39,7 +40,7 @@ from asyncrl.search import Evaluate, SearchConfig, search
 from asyncrl.search.local import LocalSimulator
 from asyncrl.search.remote import RemoteSimulator
 from asyncrl.wire.step_rows import StepRows
-from benchmarks.acting import torch_policy
+from benchmarks.acting import FRAMES, network_policy, spec_of
 from benchmarks.bare_looks import bare_rates
 from benchmarks.comparing import ratios_to, verdict
 from benchmarks.report import Report, Row
@@ -266,7 +267,7 @@ class Network:
     def __init__(self, num_actions: int) -> None:
         self.seconds = 0.0
         self._num_actions = num_actions
-        self._policy = torch_policy("cnn", num_actions, 0, np.dtype(np.int64), bf16=False)
+        self._policy = network_policy("cnn", spec_of(FRAMES, spaces.Discrete(num_actions)))
 
     async def __call__(self, obs: Sequence[Array], mask: Array | None, to_play: Array | None) -> tuple[Array, Array]:
         values = await asyncio.to_thread(self._judged, obs)

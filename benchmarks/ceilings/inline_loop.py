@@ -177,15 +177,15 @@ async def client(address: str, settings: RunSettings, layout: Layout, policy: An
     return window.result()
 
 
-def make_policy(settings: RunSettings, layout: Layout, space: Any) -> Any:
+def make_policy(settings: RunSettings, obs_space: Any, space: Any) -> Any:
     """A function of (obs, mask, first, carry) that gives the action leaf [N]."""
     if settings.policy == "random":
         rng = np.random.default_rng(0)
         pool = [rng.integers(0, space.n, settings.slots).astype(space.dtype) for _ in range(64)]
         return lambda obs, mask, first, carry: pool[int(rng.integers(64))]
-    from benchmarks.acting import torch_policy
+    from benchmarks.acting import network_policy, spec_of
 
-    policy = torch_policy(settings.policy, int(space.n), layout.shape[-1], space.dtype, bf16=settings.bf16)
+    policy = network_policy(settings.policy, spec_of(obs_space, space), bf16=settings.bf16)
     return lambda obs, mask, first, carry: policy.act(obs, mask, first, carry, None).action[0]
 
 
@@ -194,7 +194,7 @@ def main(settings: RunSettings) -> dict[str, Any]:
     space, obs_space = probe.single_action_space, probe.single_observation_space
     probe.close()
     layout = Layout(obs_space.dtype, obs_space.shape, settings.slots)
-    policy = make_policy(settings, layout, space)
+    policy = make_policy(settings, obs_space, space)
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{Path(folder) / 'relay'}" if settings.unix else "127.0.0.1:50991"
         arguments = [address, settings.env, settings.lanes, settings.slots, layout.reply_bytes]
