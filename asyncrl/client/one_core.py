@@ -2,12 +2,13 @@
 
 Where only one of them has something to do at any time a second core gains nothing, and to wake up a thread there takes
 longer than many a step of an environment. But the kernel cannot help them any more when somebody else comes to that
-core, another run, say: they notice by how long they wait for it, and leave. Elsewhere than on Linux nothing happens.
+core, another run, say: they notice by how long they wait for it, leave, and come back after a while, to the core where
+the kernel has put the loop by then. Elsewhere than on Linux nothing happens.
 
 Invariants: threads that were there before are not touched (test_threads_of_others_stay_where_they_are); all others are
 where they were when `shared` ends (test_threads_are_put_back); beside a busy neighbour they and the processes that they
-started are back on all cores, for good (test_whoever_has_to_wait_leaves); to wait for each other does not count
-(test_those_that_take_turns_are_no_crowd).
+started are back on all cores (test_whoever_has_to_wait_leaves), and together on one after AWAY_S
+(test_whoever_left_comes_back); to wait for each other does not count (test_those_that_take_turns_are_no_crowd).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +29,7 @@ from asyncrl.client.scheduling import Scheduling, scheduled
 log = logging.getLogger("asyncrl.one_core")
 
 LOOK_S: Final = 2.0
+AWAY_S: Final = 60.0  # a neighbour who stays costs half of LOOK_S of these
 BUSY: Final = 0.05  # of the time: whoever runs less says little
 # Waiting over running, of whoever waits least. A learner, for whom all others wait, has 0.01 to 0.05 alone and 1 beside
 # a busy neighbour. The loop is not asked: it waits for gRPC's threads, too, for 0.3 to 0.6 of the time that it runs.
@@ -46,10 +48,11 @@ class OneCore:
 
     def __init__(self, core: int) -> None:
         self.core = core
-        self.is_left = False
+        self.is_away = False
         self._others = _threads()
         self._everywhere: set[int] = set()
         self._found: dict[int, set[int]] = {}  # the cores of our threads before
+        self._followers: set[int] = set()  # threads of other processes that left the core with us
         self._seen: dict[int, Ran] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -61,7 +64,7 @@ class OneCore:
         """
         if sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1:
             return None
-        core = ctypes.CDLL(None).sched_getcpu()
+        core = _this_core()
         return OneCore(core) if core in os.sched_getaffinity(0) else None
 
     @contextlib.contextmanager
@@ -70,23 +73,31 @@ class OneCore:
 
         To be called on the loop, which has to turn for anybody to notice a neighbour.
         """
-        if sys.platform != "linux" or self.is_left:
+        if sys.platform != "linux":
             yield
             return
         self._everywhere = os.sched_getaffinity(0)
         self._found.clear()  # threads of the last time have ended, and their numbers may be others' by now
-        for thread in _threads() - self._others:
-            with contextlib.suppress(OSError):  # it has ended
-                self._found[thread] = os.sched_getaffinity(thread)
-                os.sched_setaffinity(thread, {self.core})
-        self._look_later()
-        try:
-            with scheduled(Scheduling(core=self.core)):
+        core = _this_core() if self.is_away else self.core
+        with scheduled(Scheduling(core=core)):
+            self._gather(core)
+            try:
                 yield
-        finally:
-            assert self._timer is not None
-            self._timer.cancel()
-            self._put_back()
+            finally:
+                assert self._timer is not None
+                self._timer.cancel()
+                self._put_back()
+
+    def _gather(self, core: int) -> None:
+        """On the loop. Processes that left with us come, too."""
+        self.core, self.is_away = core, False
+        ours = _threads() - self._others
+        for thread in ours:
+            with contextlib.suppress(OSError):  # it has ended
+                self._found.setdefault(thread, os.sched_getaffinity(thread))
+        followers = self._followers & _threads_of_descendants()  # numbers may be somebody else's by now
+        _move(ours | {threading.get_native_id()} | followers, {core})
+        self._look_later()
 
     # ------------------------------------------------------------------ neighbours
 
@@ -103,20 +114,20 @@ class OneCore:
     def _leave(self) -> None:
         assert self._timer is not None
         self._timer.cancel()
-        self.is_left = True
-        log.info("core %d is somebody else's as well: from now on on all cores", self.core)
+        self.is_away = True
+        log.info("core %d is somebody else's as well: on all cores for %.0f s", self.core, AWAY_S)
         self._put_back()
-        ours = [_threads() - self._others, *map(_threads, _descendants("self")), {threading.get_native_id()}]
-        for thread in set().union(*ours) if sys.platform == "linux" else ():
-            with contextlib.suppress(OSError):
-                if os.sched_getaffinity(thread) == {self.core}:
-                    os.sched_setaffinity(thread, self._everywhere)
+        _move((_threads() - self._others) | {threading.get_native_id()}, self._everywhere, {self.core})
+        self._followers = _move(_threads_of_descendants(), self._everywhere, {self.core})
+        self._timer = asyncio.get_running_loop().call_later(AWAY_S, self._come_back)
+
+    def _come_back(self) -> None:
+        """To the core where the kernel has put the loop, which is one with little to do."""
+        self._gather(_this_core())
 
     def _put_back(self) -> None:
-        if sys.platform == "linux":
-            for thread, cores in self._found.items():
-                with contextlib.suppress(OSError):
-                    os.sched_setaffinity(thread, cores)
+        for thread, cores in self._found.items():
+            _move([thread], cores)
 
 
 def is_crowded(threads: Sequence[Ran]) -> bool:
@@ -137,11 +148,34 @@ def _ran(thread: int) -> Ran | None:
     return None
 
 
+def _this_core() -> int:
+    """Of the calling thread, at this moment."""
+    core: int = ctypes.CDLL(None).sched_getcpu()
+    return core
+
+
+def _move(threads: Iterable[int], cores: set[int], only_from: set[int] | None = None) -> set[int]:
+    """Those that were moved: not those that have ended, nor those that were elsewhere than on `only_from`."""
+    moved: set[int] = set()
+    if sys.platform == "linux":
+        for thread in threads:
+            with contextlib.suppress(OSError):
+                if only_from is None or os.sched_getaffinity(thread) == only_from:
+                    os.sched_setaffinity(thread, cores)
+                    moved.add(thread)
+    return moved
+
+
 def _threads(process: int | str = "self") -> set[int]:
     folder = Path(f"/proc/{process}/task")
     with contextlib.suppress(OSError):
         return {int(each.name) for each in folder.iterdir()}
     return set()
+
+
+def _threads_of_descendants() -> set[int]:
+    """Of all processes that this one, or one of those, started."""
+    return set[int]().union(*map(_threads, _descendants("self")))
 
 
 def _descendants(process: int | str) -> Iterator[int]:

@@ -105,29 +105,60 @@ def neighbour(core: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-async def test_whoever_has_to_wait_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy thread, an idle one and a process that one of them started; neither comes back, the next time neither."""
-    monkeypatch.setattr("asyncrl.client.one_core.LOOK_S", 0.2)
-    everywhere = os.sched_getaffinity(0)
-    core, ended = OneCore(min(everywhere)), threading.Event()
-    busy = threading.Thread(target=burn, args=(ended,))
-    busy.start()
+@contextmanager
+def burning() -> Iterator[int]:
+    """A busy thread of ours, by its number for the kernel."""
+    ended = threading.Event()
+    thread = threading.Thread(target=burn, args=(ended,))
+    thread.start()
+    assert thread.native_id is not None
     try:
-        with waiting_thread() as idle, neighbour(core.core), core.shared(), waiting_thread() as meanwhile:
-            child = await asyncio.create_subprocess_exec("sleep", "60")
-            assert busy.native_id is not None
-            ours = (busy.native_id, idle, meanwhile, 0, child.pid)
-            assert [os.sched_getaffinity(each) for each in ours] == [{core.core}] * 5
-            while not core.is_left:
-                await asyncio.sleep(0.05)
-            assert [os.sched_getaffinity(each) for each in ours] == [everywhere] * 5
-            child.kill()
-            await child.wait()
-        with core.shared():
-            assert os.sched_getaffinity(0) == everywhere
+        yield thread.native_id
     finally:
         ended.set()
-        busy.join()
+        thread.join()
+
+
+async def until(core: OneCore, *, is_away: bool) -> None:
+    while core.is_away is not is_away:
+        await asyncio.sleep(0.05)
+
+
+async def test_whoever_has_to_wait_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy thread, an idle one and a process that one of them started; the next time they try again."""
+    monkeypatch.setattr("asyncrl.client.one_core.LOOK_S", 0.2)
+    everywhere = os.sched_getaffinity(0)
+    core = OneCore(min(everywhere))
+    with burning() as busy, waiting_thread() as idle, neighbour(core.core), core.shared(), waiting_thread() as new:
+        child = await asyncio.create_subprocess_exec("sleep", "60")
+        ours = (busy, idle, new, 0, child.pid)
+        assert [os.sched_getaffinity(each) for each in ours] == [{core.core}] * 5
+        await until(core, is_away=True)
+        assert [os.sched_getaffinity(each) for each in ours] == [everywhere] * 5
+        child.kill()
+        await child.wait()
+    assert os.sched_getaffinity(0) == everywhere
+    with core.shared():
+        assert os.sched_getaffinity(0) == {core.core}
+
+
+async def test_whoever_left_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them to one core, with what they started before they left, but not what has had all cores since."""
+    monkeypatch.setattr("asyncrl.client.one_core.LOOK_S", 0.2)
+    monkeypatch.setattr("asyncrl.client.one_core.AWAY_S", 0.2)
+    everywhere = os.sched_getaffinity(0)
+    core = OneCore(min(everywhere))
+    with burning() as busy, waiting_thread() as idle, core.shared():
+        follower = await asyncio.create_subprocess_exec("sleep", "60")
+        with neighbour(core.core):
+            await until(core, is_away=True)
+            latecomer = await asyncio.create_subprocess_exec("sleep", "60")
+        await until(core, is_away=False)
+        assert [os.sched_getaffinity(each) for each in (busy, idle, 0, follower.pid)] == [{core.core}] * 4
+        assert os.sched_getaffinity(latecomer.pid) == everywhere
+        for child in (follower, latecomer):
+            child.kill()
+            await child.wait()
     assert os.sched_getaffinity(0) == everywhere
 
 
