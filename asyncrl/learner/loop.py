@@ -12,7 +12,8 @@ Invariants: a round is trained on, published and then told of, in this order (te
 error ends the hand-off with a typed error that reaches the loop (test_an_error_reaches_the_loop); calls run between
 updates in the thread, also while it waits for data (test_calls_run_between_updates); stopping ends after the update it
 is in, and every call is answered (test_stopping_ends_after_the_update, test_every_call_is_answered); an update that
-hangs is told of once (test_a_hang_is_told_of_once); in async mode no round is shorter than asked for, and nothing is
+hangs is told of once (test_a_hang_is_told_of_once), one that was stopped with its process is not
+(test_whoever_was_stopped_does_not_hang); in async mode no round is shorter than asked for, and nothing is
 trained on that is too old (test_async_gathers_what_is_fresh); after the last round nothing more is trained on
 (test_nothing_is_trained_on_after_the_last_round).
 """
@@ -175,7 +176,9 @@ class LearnerThread:
         since, wish = self._busy_since, self._wish
         typical = median(self._durations) if len(self._durations) >= _KNOWN else None
         limit = wish.hang_floor_s if typical is None else max(wish.hang_factor * typical, wish.hang_floor_s)
-        if since is not None and typical is not None and since != self._told_of:
+        # A look that comes late says that the process was stopped: what the update lost by it has until the next one.
+        was_stopped = self._loop.time() - self._watch.when() > limit / 2
+        if since is not None and typical is not None and since != self._told_of and not was_stopped:
             busy = time.monotonic() - since
             if busy > limit:
                 self._told_of = since

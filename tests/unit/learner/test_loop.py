@@ -279,6 +279,25 @@ async def test_a_hang_is_told_of_once() -> None:
         assert hangs.empty()
 
 
+async def test_whoever_was_stopped_does_not_hang() -> None:
+    """The loop did not turn either while the update took so long: it has until the next look."""
+    hangs: asyncio.Queue[Hang] = asyncio.Queue(8)
+    learner = Recorder()
+    async with running(learner, wish=ThreadWish(hang_floor_s=0.2, on_hang=hangs.put_nowait)) as rig:
+        for _ in range(5):
+            await rig.handoff.put(ROUND)
+            await learner.has_begun()
+        await rig.until(5)
+        learner.may_go.clear()
+        await rig.handoff.put(ROUND)
+        await learner.has_begun()
+        time.sleep(1)  # as if the whole process were stopped
+        await asyncio.sleep(0)  # the look that was due
+        learner.may_go.set()
+        await rig.until(6)
+    assert hangs.empty()
+
+
 async def test_async_gathers_what_is_fresh() -> None:
     """Unrolls are gathered up to a round's steps, in the order they came; too old ones are left out and counted."""
     config = dataclasses.replace(CONFIG, mode="async", max_lag=2)
