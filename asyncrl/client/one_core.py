@@ -29,7 +29,7 @@ from asyncrl.client.scheduling import Scheduling, scheduled
 log = logging.getLogger("asyncrl.one_core")
 
 LOOK_S: Final = 2.0
-AWAY_S: Final = 60.0  # a neighbour who stays costs half of LOOK_S of these
+AWAY_S: Final = 60.0  # then for LOOK_S beside a neighbour who has stayed
 BUSY: Final = 0.05  # of the time: whoever runs less says little
 # Waiting over running, of whoever waits least. A learner, for whom all others wait, has 0.01 to 0.05 alone and 1 beside
 # a busy neighbour. The loop is not asked: it waits for gRPC's threads, too, for 0.3 to 0.6 of the time that it runs.
@@ -117,7 +117,7 @@ class OneCore:
         self.is_away = True
         log.info("core %d is somebody else's as well: on all cores for %.0f s", self.core, AWAY_S)
         self._put_back()
-        _move((_threads() - self._others) | {threading.get_native_id()}, self._everywhere, {self.core})
+        _move([threading.get_native_id()], self._everywhere)
         self._followers = _move(_threads_of_descendants(), self._everywhere, {self.core})
         self._timer = asyncio.get_running_loop().call_later(AWAY_S, self._come_back)
 
@@ -128,6 +128,8 @@ class OneCore:
     def _put_back(self) -> None:
         for thread, cores in self._found.items():
             _move([thread], cores)
+        # Those that were started meanwhile: the next time they would be found here, and kept.
+        _move(_threads() - self._others - self._found.keys(), self._everywhere, {self.core})
 
 
 def is_crowded(threads: Sequence[Ran]) -> bool:

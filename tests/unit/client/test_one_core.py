@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @contextmanager
-def waiting_thread() -> Iterator[int]:
-    """Its number for the kernel."""
+def own_thread(work: Callable[[threading.Event], object] = threading.Event.wait) -> Iterator[int]:
+    """Its number for the kernel. It ends when the event is set."""
     ended = threading.Event()
-    thread = threading.Thread(target=ended.wait)
+    thread = threading.Thread(target=work, args=(ended,))
     thread.start()
     assert thread.native_id is not None
     try:
@@ -54,21 +54,23 @@ def test_the_core_is_one_that_is_allowed() -> None:
 async def test_threads_of_others_stay_where_they_are() -> None:
     """Those that were there before; one that was started since moves, and so does the calling one."""
     everywhere = os.sched_getaffinity(0)
-    with waiting_thread() as before:
+    with own_thread() as before:
         core = OneCore(min(everywhere))
-        with waiting_thread() as since, core.shared(), waiting_thread() as meanwhile:
+        with own_thread() as since, core.shared(), own_thread() as meanwhile:
             assert os.sched_getaffinity(before) == everywhere
             assert [os.sched_getaffinity(each) for each in (since, meanwhile, 0)] == [{core.core}] * 3
 
 
 async def test_threads_are_put_back() -> None:
-    """Also where what was done there failed."""
+    """Also one that was started there, and where what was done there failed."""
     everywhere = os.sched_getaffinity(0)
     core = OneCore(min(everywhere))
-    with waiting_thread() as since:
-        with pytest.raises(ZeroDivisionError), core.shared():
+    with ExitStack() as threads:
+        since = threads.enter_context(own_thread())
+        with suppress(ZeroDivisionError), core.shared():
+            meanwhile = threads.enter_context(own_thread())
             raise ZeroDivisionError
-        assert os.sched_getaffinity(since) == os.sched_getaffinity(0) == everywhere
+        assert [os.sched_getaffinity(each) for each in (since, meanwhile, 0)] == [everywhere] * 3
 
 
 @pytest.mark.parametrize(
@@ -105,20 +107,6 @@ def neighbour(core: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-@contextmanager
-def burning() -> Iterator[int]:
-    """A busy thread of ours, by its number for the kernel."""
-    ended = threading.Event()
-    thread = threading.Thread(target=burn, args=(ended,))
-    thread.start()
-    assert thread.native_id is not None
-    try:
-        yield thread.native_id
-    finally:
-        ended.set()
-        thread.join()
-
-
 async def until(core: OneCore, *, is_away: bool) -> None:
     while core.is_away is not is_away:
         await asyncio.sleep(0.05)
@@ -129,7 +117,7 @@ async def test_whoever_has_to_wait_leaves(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("asyncrl.client.one_core.LOOK_S", 0.2)
     everywhere = os.sched_getaffinity(0)
     core = OneCore(min(everywhere))
-    with burning() as busy, waiting_thread() as idle, neighbour(core.core), core.shared(), waiting_thread() as new:
+    with own_thread(burn) as busy, own_thread() as idle, neighbour(core.core), core.shared(), own_thread() as new:
         child = await asyncio.create_subprocess_exec("sleep", "60")
         ours = (busy, idle, new, 0, child.pid)
         assert [os.sched_getaffinity(each) for each in ours] == [{core.core}] * 5
@@ -148,7 +136,7 @@ async def test_whoever_left_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrl.client.one_core.AWAY_S", 0.2)
     everywhere = os.sched_getaffinity(0)
     core = OneCore(min(everywhere))
-    with burning() as busy, waiting_thread() as idle, core.shared():
+    with own_thread(burn) as busy, own_thread() as idle, core.shared():
         follower = await asyncio.create_subprocess_exec("sleep", "60")
         with neighbour(core.core):
             await until(core, is_away=True)
