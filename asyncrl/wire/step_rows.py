@@ -19,6 +19,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body, plain_text
 from asyncrl.wire.fields import bytes_field_head
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT
+from asyncrl.wire.frame_changes import FrameChanges
 from asyncrl.wire.frame_stack import Encoder, StackDecoder
 from asyncrl.wire.infos import InfoColumn
 from asyncrl.wire.spaces import Leaf, read_leaves
@@ -28,6 +29,7 @@ from asyncrl.wire.tensors import Array
 _B1, _U1, _U4, _I4 = np.dtype(np.bool_), np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i4")
 _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
 _EMPTY_ROWS = np.zeros(0, _U4)
+_NO_FRAMES = np.zeros(0, _U1)
 _FIRST_SOFT = FIRST | SOFT
 _ERROR_CODES = frozenset(pb.ErrorCode.values())
 
@@ -106,10 +108,14 @@ def _encode_stack(
     if len(rows.final_rows):
         final_obs[leaf] = stack.final(final_obs[leaf], rows.final_rows)
     apart = ((rows.flags & _FIRST_SOFT) == FIRST) | ((rows.flags & NO_TRANSITION) != 0)
-    obs[leaf], whole_rows, stacks = stack.encode(rows.obs[leaf], apart)
-    if whole_rows.size:
-        message.stack_rows = tensors.to_bytes(whole_rows)
-        message.stack_obs = tensors.to_bytes(stacks)
+    encoded = stack.encode(rows.obs[leaf], apart)
+    obs[leaf] = encoded.newest
+    if encoded.changes is not None:
+        obs[leaf] = _NO_FRAMES
+        message.changed_bits, message.changed_words = encoded.changes
+    if encoded.whole_rows.size:
+        message.stack_rows = tensors.to_bytes(encoded.whole_rows)
+        message.stack_obs = tensors.to_bytes(encoded.whole)
 
 
 def _encode_rare(rows: StepRows, message: pb.StepResult) -> None:
@@ -141,8 +147,8 @@ def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | No
         raise RemoteProtocolError("final_rows are not the rows that the flags say")
     leaves = spec.observation.leaves
     if stack is None or spec.stack_leaf is None:
-        if message.stack_rows or message.stack_obs:
-            raise RemoteProtocolError("whole stacks, but the frame-stack codec was not agreed on")
+        if message.stack_rows or message.stack_obs or message.changed_bits or message.changed_words:
+            raise RemoteProtocolError("stacks or changes of frames, but the frame-stack codec was not agreed on")
         final_obs = _final_leaves(message, leaves, len(final_rows))
         obs = read_leaves(message.obs, leaves, num_slots, "obs", tensors.owned)
     else:
@@ -168,23 +174,30 @@ def _decode_stack(
     assert index is not None
     whole = spec.observation.leaves[index]
     single = Leaf(whole.path, whole.dtype, (1, *whole.shape[1:]))
-    leaves = tuple(single if number == index else leaf for number, leaf in enumerate(spec.observation.leaves))
+    leaves = _with(spec.observation.leaves, index, single)
     # Finals continue the stacks of the row before: they come first. Their length tells whether they are whole.
     count = len(final_rows)
     finals_whole = count > 0 and sum(map(len, message.final_obs)) == count * spec.observation.nbytes
     final_obs = _final_leaves(message, spec.observation.leaves if finals_whole else leaves, count)
     if final_obs and not finals_whole:
         final_obs[index] = stack.final(final_obs[index], final_rows)
+    change = FrameChanges(message.changed_bits, message.changed_words)
+    if any(change):
+        leaves = _with(leaves, index, Leaf(whole.path, whole.dtype, (0,)))
     obs = read_leaves(message.obs, leaves, num_slots, "obs")
     whole_rows = info_codec.read_rows(message.stack_rows, num_slots, "stack_rows")
     first[whole_rows] = False
     if first.any():
         raise RemoteProtocolError(f"row {int(np.argmax(first))} begins anew, but its stack was not sent whole")
     sent = tensors.from_bytes(message.stack_obs, whole.dtype, (len(whole_rows), *whole.shape), "stack_obs")
-    newest = obs[index]
+    newest = stack.changed(change) if any(change) else obs[index]
     return [
         stack.decode(newest, whole_rows, sent) if number == index else leaf.copy() for number, leaf in enumerate(obs)
     ], final_obs
+
+
+def _with(leaves: tuple[Leaf, ...], index: int, other: Leaf) -> tuple[Leaf, ...]:
+    return (*leaves[:index], other, *leaves[index + 1 :])
 
 
 def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slots: int) -> None:

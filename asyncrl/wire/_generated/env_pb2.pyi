@@ -1252,8 +1252,11 @@ class StepResult(_message.Message):
     STACK_OBS_FIELD_NUMBER: _builtins.int
     REBUILT_FIELD_NUMBER: _builtins.int
     INFOS_DROPPED_FIELD_NUMBER: _builtins.int
+    CHANGED_BITS_FIELD_NUMBER: _builtins.int
+    CHANGED_WORDS_FIELD_NUMBER: _builtins.int
     rewards: _builtins.bytes
-    """FRAME_STACK is on, [B, 1, *shape[1:]]: newest frame
+    """FRAME_STACK is on, [B, 1, *shape[1:]]: newest frame, or
+    empty where changed_bits are there
     f8[B], raw: clipping and scaling belong to the learner
     """
     flags: _builtins.bytes
@@ -1287,6 +1290,15 @@ class StepResult(_message.Message):
     """
     infos_dropped: _builtins.int
     """info entries that could not travel (type, size)"""
+    changed_bits: _builtins.bytes
+    """FRAME_STACK: the newest frames as changes of those before."""
+    changed_words: _builtins.bytes
+    """They are B * W words of 8 bytes, or of the 4, 2 or 1 that
+    divide a frame. A bit per word, lowest first: 1 = another
+    one than before; rows of stack_rows need none. A server
+    may always send frames instead; a client must read both
+    these words, in order
+    """
     @_builtins.property
     def obs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """one per leaf, [B, *shape]; the stack leaf, where"""
@@ -1329,10 +1341,12 @@ class StepResult(_message.Message):
         stack_obs: _builtins.bytes = ...,
         rebuilt: _abc.Iterable[Global___Rebuilt] | None = ...,
         infos_dropped: _builtins.int = ...,
+        changed_bits: _builtins.bytes = ...,
+        changed_words: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_crc", b"action_crc", "final_infos", b"final_infos", "final_mask", b"final_mask", "final_obs", b"final_obs", "final_rows", b"final_rows", "flags", b"flags", "infos", b"infos", "infos_dropped", b"infos_dropped", "mask", b"mask", "obs", b"obs", "rebuilt", b"rebuilt", "rewards", b"rewards", "stack_obs", b"stack_obs", "stack_rows", b"stack_rows", "stat_lengths", b"stat_lengths", "stat_returns", b"stat_returns", "stat_rows", b"stat_rows", "stat_times", b"stat_times", "to_play", b"to_play"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_crc", b"action_crc", "changed_bits", b"changed_bits", "changed_words", b"changed_words", "final_infos", b"final_infos", "final_mask", b"final_mask", "final_obs", b"final_obs", "final_rows", b"final_rows", "flags", b"flags", "infos", b"infos", "infos_dropped", b"infos_dropped", "mask", b"mask", "obs", b"obs", "rebuilt", b"rebuilt", "rewards", b"rewards", "stack_obs", b"stack_obs", "stack_rows", b"stack_rows", "stat_lengths", b"stat_lengths", "stat_returns", b"stat_returns", "stat_rows", b"stat_rows", "stat_times", b"stat_times", "to_play", b"to_play"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,6 +60,7 @@ class Driver:
     def __init__(self, host: Host, num_slots: int, stacked: bool = False) -> None:
         self.host, self.num_slots = host, num_slots
         self.tracker = RowTracker(num_slots)
+        self.body_bytes = 0  # of the last reply
         self._ends: tuple[Encoder, StackDecoder] | None = None
         if stacked:
             leaf = host.spec.observation.leaves[0]
@@ -77,7 +78,9 @@ class Driver:
 
     def _accept(self, rows: StepRows) -> StepRows:
         encoder, decoder = self._ends or (None, None)
-        rows = decode(encode(rows, self.host.spec, encoder), self.host.spec, self.num_slots, decoder)
+        body = encode(rows, self.host.spec, encoder)
+        self.body_bytes = len(body)
+        rows = decode(body, self.host.spec, self.num_slots, decoder)
         self.tracker.advance(rows.flags)
         return rows
 

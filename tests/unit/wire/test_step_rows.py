@@ -35,7 +35,7 @@ BOX = SpaceSpec((Node(pb.BOX, dtype=np.dtype("<f4"), shape=(2,)),))
 STACKED = SpaceSpec(
     (
         Node(pb.DICT),
-        Node(pb.BOX, 0, "frames", np.dtype("<u1"), (4, 2, 2)),
+        Node(pb.BOX, 0, "frames", np.dtype("<u1"), (4, 8, 8)),
         Node(pb.BOX, 0, "speed", np.dtype("<f4"), ()),
     )
 )
@@ -128,7 +128,7 @@ def test_rows_are_what_protobuf_writes(seed: int, observation: SpaceSpec, num_sl
 def codec_rows(
     rng: np.random.Generator, spec: LaneSpec, num_slots: int, before: Array | None
 ) -> tuple[StepRows, Array]:
-    """Rows whose stacks shift, except where an episode begins, and sometimes elsewhere."""
+    """Rows whose stacks shift, except where an episode begins, and sometimes elsewhere; in most, little moves."""
     rows = random_rows(rng, spec, num_slots)
     if before is None:
         rows.flags = np.full(num_slots, FIRST | NO_TRANSITION, np.uint8)
@@ -137,6 +137,8 @@ def codec_rows(
     soft_or_plain = (rows.flags & (FIRST | SOFT)) != FIRST
     shifts = soft_or_plain & (rng.integers(0, 4, num_slots) > 0)
     rows.obs[0][shifts, :-1] = before[shifts, 1:]
+    if rng.integers(0, 4):
+        rows.obs[0][:, -1, 1:] = before[:, -1, 1:]
     if len(rows.final_rows) and rng.integers(0, 3):
         rows.final_obs[0][:, :-1] = before[rows.final_rows, 1:]
     return rows, rows.obs[0]
@@ -147,7 +149,7 @@ def codec_rows(
 def test_rows_round_trip_under_the_codec(seed: int, num_slots: int) -> None:
     """A sequence of replies of a lane with FRAME_STACK, beside a leaf that is not stacked."""
     rng, spec = np.random.default_rng(seed), lane_spec(STACKED, stack_leaf=0)
-    encoder, decoder = StackEncoder(), StackDecoder(num_slots, 4, (2, 2), np.dtype("<u1"))
+    encoder, decoder = StackEncoder(), StackDecoder(num_slots, 4, (8, 8), np.dtype("<u1"))
     before = None
     for _ in range(5):
         rows, before = codec_rows(rng, spec, num_slots, before)
@@ -167,6 +169,51 @@ def test_the_codec_saves_three_quarters_of_the_frames() -> None:
     assert len(message.obs[0]) == 8 * 84 * 84
     assert not message.stack_rows
     assert not message.stack_obs
+
+
+def still_life() -> tuple[LaneSpec, StackEncoder, StackDecoder, pb.StepResult]:
+    """A lane of two slots after its first reply, and the next one: in row 1 a pixel has changed."""
+    spec = lane_spec(STACKED, stack_leaf=0)
+    encoder, decoder = StackEncoder(), StackDecoder(2, 4, (8, 8), np.dtype("<u1"))
+    stacks, speed = np.full((2, 4, 8, 8), 5, np.uint8), np.zeros(2, np.float32)
+    begun = StepRows([stacks, speed], np.zeros(2), np.full(2, FIRST | NO_TRANSITION, np.uint8))
+    decode(encode(begun, spec, encoder), spec, 2, decoder)
+    stacks = stacks.copy()
+    stacks[1, -1, 7, 7] = 6
+    body = encode(StepRows([stacks, speed], np.zeros(2), np.zeros(2, np.uint8)), spec, encoder)
+    return spec, encoder, decoder, pb.StepResult.FromString(body)
+
+
+def test_only_what_changed_travels() -> None:
+    """Of two frames of 64 bytes: a bit for each of their 16 words, and the one word that is another."""
+    spec, _, decoder, message = still_life()
+    assert list(message.obs) == [b"", bytes(8)]
+    assert message.changed_bits == b"\x00\x80"
+    assert message.changed_words == b"\5\5\5\5\5\5\5\6"
+    assert not message.stack_rows
+    arrived = decode(message.SerializeToString(), spec, 2, decoder).obs[0]
+    assert np.argwhere(arrived != 5).tolist() == [[1, 3, 7, 7]]
+    assert arrived[1, 3, 7, 7] == 6
+
+
+CHANGES_THAT_DO_NOT_FIT: dict[str, Callable[[pb.StepResult], Any]] = {
+    "too few bits": lambda message: setattr(message, "changed_bits", b"\x80"),
+    "no bits": lambda message: setattr(message, "changed_bits", b""),
+    "too few words": lambda message: setattr(message, "changed_words", bytes(7)),
+    "a word that no bit is for": lambda message: setattr(message, "changed_words", bytes(16)),
+    "frames as well": lambda message: message.obs.__setitem__(0, bytes(128)),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES_THAT_DO_NOT_FIT)
+def test_changes_beside_what_they_change_are_refused(case: str) -> None:
+    """And the decoder goes on as if nothing had come."""
+    spec, _, decoder, message = still_life()
+    good = message.SerializeToString()
+    CHANGES_THAT_DO_NOT_FIT[case](message)
+    with pytest.raises(RemoteProtocolError):
+        decode(message.SerializeToString(), spec, 2, decoder)
+    assert decode(good, spec, 2, decoder).obs[0].sum(dtype=int) == 2 * 4 * 64 * 5 + 1
 
 
 @pytest.mark.parametrize("flags", sorted(LEGAL_FLAGS))
@@ -242,6 +289,8 @@ MISFITS: dict[str, Callable[[pb.StepResult], Any]] = {
     "a long final observation": lambda message: message.final_obs.__setitem__(0, bytes(16)),
     "whole stacks that nobody agreed on": lambda message: setattr(message, "stack_obs", b"x"),
     "stack rows that nobody agreed on": lambda message: setattr(message, "stack_rows", bytes(4)),
+    "changes that nobody agreed on": lambda message: setattr(message, "changed_bits", bytes(1)),
+    "changed words that nobody agreed on": lambda message: setattr(message, "changed_words", bytes(8)),
     "statistics of rows that are not there": lambda message: setattr(message, "stat_rows", b"\3\0\0\0"),
     "a rebuilt slot that is not there": lambda message: message.rebuilt.append(pb.Rebuilt(row=3)),
     "a bad info column": lambda message: message.infos.append(pb.InfoColumn(key="x")),
@@ -284,15 +333,15 @@ def test_rows_of_another_lane_are_refused() -> None:
 def test_an_episode_that_begins_brings_its_whole_stack(flags: int) -> None:
     """A first row without its whole stack would mix the frames of two episodes: refused."""
     spec = lane_spec(STACKED, stack_leaf=0)
-    decoder = StackDecoder(1, 4, (2, 2), np.dtype("<u1"))
-    obs: list[Array] = [np.ones((1, 4, 2, 2), np.uint8), np.zeros(1, np.float32)]
+    decoder = StackDecoder(1, 4, (8, 8), np.dtype("<u1"))
+    obs: list[Array] = [np.ones((1, 4, 8, 8), np.uint8), np.zeros(1, np.float32)]
     begin = StepRows(obs, np.zeros(1), np.array([FIRST | NO_TRANSITION], np.uint8))
     decode(encode(begin, spec, StackEncoder()), spec, 1, decoder)
     has_final = final_rows_of(np.array([flags], np.uint8))
-    message = pb.StepResult(obs=[bytes(4), bytes(4)], rewards=bytes(8), flags=bytes([flags]))
+    message = pb.StepResult(obs=[bytes(64), bytes(4)], rewards=bytes(8), flags=bytes([flags]))
     if len(has_final):
         message.final_rows = has_final.tobytes()
-        message.final_obs.extend([bytes(4), bytes(4)])
+        message.final_obs.extend([bytes(64), bytes(4)])
     with pytest.raises(RemoteProtocolError, match="begins anew"):
         decode(message.SerializeToString(), spec, 1, decoder)
 
@@ -331,8 +380,8 @@ def test_damaged_bodies_decode_or_raise(seed: int, with_codec: bool) -> None:
         if not body:
             break
     try:
-        back = decode(bytes(body), spec, 3, StackDecoder(3, 4, (2, 2), np.dtype("<u1")) if with_codec else None)
+        back = decode(bytes(body), spec, 3, StackDecoder(3, 4, (8, 8), np.dtype("<u1")) if with_codec else None)
     except RemoteProtocolError:
         return
-    assert [array.shape for array in back.obs] == [(3, 4, 2, 2), (3,)]
+    assert [array.shape for array in back.obs] == [(3, 4, 8, 8), (3,)]
     assert back.flags.shape == back.rewards.shape == (3,)
