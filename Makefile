@@ -32,7 +32,8 @@ $(STAMP): pyproject.toml constraints.txt
 	else \
 		echo "bringing .venv up to date with pyproject.toml and constraints.txt..."; \
 	fi
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev]'
+	@# Python compiles what is imported when it is: a few files of the thousands that pip would.
+	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev]'
 	@touch $@
 
 train: $(STAMP)

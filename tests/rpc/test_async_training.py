@@ -33,7 +33,7 @@ def server() -> Iterator[str]:
 
 def config_of(tmp_path: Path, algorithm: str = "impala", **changed: Any) -> RunConfig:
     """Lanes of two slots, unrolls of 8 steps, updates of 32: half of what a turn of the fleet gives."""
-    sizes = {"num_envs": 8, "lanes": 4, "batch_steps": 32, "total_timesteps": 6400}
+    sizes = {"num_envs": 8, "lanes": 4, "batch_steps": 32, "total_timesteps": 3200}
     return tiny_config(tmp_path, algorithm, **(sizes | changed))
 
 
@@ -88,15 +88,15 @@ async def test_an_async_run_trains_its_budget(tmp_path: Path, server: str, algor
     run = TinyRun(tmp_path, config_of(tmp_path, algorithm))
     await run.run(server)
     training, notes = run.training, run.notes
-    assert training.progress.round == 200
-    assert training.progress.steps == 6400
+    assert training.progress.round == 100
+    assert training.progress.steps == 3200
     assert training.last_eval is not None
     told: dict[int, int] = {}
     for _, name, counts in notes.histograms:
         assert name == "async/policy_lag"
         told = {lag: told.get(lag, 0) + counts.get(lag, 0) for lag in told.keys() | counts.keys()}
-    assert sum(told.values()) == 6400
-    assert training.metrics["async/policy_lag_mean"] == pytest.approx(sum(lag * told[lag] for lag in told) / 6400)
+    assert sum(told.values()) == 3200
+    assert training.metrics["async/policy_lag_mean"] == pytest.approx(sum(lag * told[lag] for lag in told) / 3200)
     assert training.metrics["async/dropped_stale"] == 0.0
     assert 0.0 < training.metrics["async/ess"] <= 1.0
 
@@ -106,7 +106,7 @@ async def test_each_row_has_its_version_and_its_own_log_prob(
 ) -> None:
     """Weights change inside of unrolls; versions only grow along them, and log μ is that of the version named."""
     watched = Watched(monkeypatch)
-    run = TinyRun(tmp_path, config_of(tmp_path, total_timesteps=3200, learning_rate=1e-2))
+    run = TinyRun(tmp_path, config_of(tmp_path, learning_rate=1e-2))
     await run.run(server)
     assert set(watched.sizes) == {32}
     newest: dict[int, int] = {}

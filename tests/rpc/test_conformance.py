@@ -34,7 +34,9 @@ def server() -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("env", SKIPPED)
+@pytest.mark.parametrize(
+    "env", [pytest.param(env, marks=pytest.mark.slow if env in ("Pendulum-v1", "Taxi-v4") else ()) for env in SKIPPED]
+)
 async def test_the_env_server_conforms(server: str, env: str) -> None:
     """Nothing fails, and what is skipped is what this environment cannot be asked."""
     connector = GrpcConnector(server)

@@ -55,7 +55,8 @@ def test_the_lake_is_crossed_without_a_network(capsys: pytest.CaptureFixture[str
 
 def test_the_best_of_rollouts_is_a_plan_too(capsys: pytest.CaptureFixture[str]) -> None:
     """No tree, and every simulation of a step is under way at once."""
-    arguments = ["search", "--env-id", "CartPole-v1", "--algorithm", "best-of", "--rng", "frozen", "--rollout-steps"]
+    short = ["--env-id", "CartPole-v1", "--env-kwargs", '{"max_episode_steps": 60}']
+    arguments = ["search", *short, "--algorithm", "best-of", "--rng", "frozen", "--rollout-steps"]
     assert cli.main([*arguments, "10", "--sims", "16", "--waves", "16", "--episodes", "1", "--num-envs", "1"]) == 0
     assert "over 1 episodes" in capsys.readouterr().out
 

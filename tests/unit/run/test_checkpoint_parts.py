@@ -94,6 +94,7 @@ def test_arrays_in_any_layout_come_back(order: Any, step: int) -> None:
         np.testing.assert_array_equal(found.arrays["x"], array)
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)))
 def test_json_comes_back(value: dict[str, Any]) -> None:
     """Integers of any size too: states of generators have 128 bits."""

@@ -24,6 +24,8 @@ from tests.unit.run.tiny_training import tiny_config
 
 pytestmark = [pytest.mark.rpc, pytest.mark.timeout(90)]
 
+CARTPOLE = RunConfig(env_id="CartPole-v1")
+PENDULUM = RunConfig(env_id="Pendulum-v1", env_kwargs='{"max_episode_steps": 80}')
 LAKE = RunConfig(env_id="FrozenLake-v1", env_kwargs='{"is_slippery": false}')
 ROLLOUTS = SearchConfig(num_simulations=150, waves=8, leaf="rollout", rollout_steps=100, rng="frozen")
 JUDGED = SearchConfig(algorithm="gumbel", num_simulations=6, waves=4, rng="frozen", gumbel_scale=0.0)
@@ -48,17 +50,19 @@ async def test_a_plan_is_played_where_it_was_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "plan", "least", "most"),
+    ("config", "plan", "least", "most"),
     [
-        ("CartPole-v1", SearchConfig(num_simulations=6, leaf="zero", rng="frozen"), 1.0, 1.0),
-        ("CartPole-v1", SearchConfig(num_simulations=6, leaf="zero", rng="open_loop"), 1.2, 6.0),
-        ("Pendulum-v1", SearchConfig(num_simulations=6, num_sampled=4, leaf="rollout", rollout_steps=5), 5.5, 6.0),
+        (CARTPOLE, SearchConfig(num_simulations=6, leaf="zero", rng="frozen"), 1.0, 1.0),
+        (CARTPOLE, SearchConfig(num_simulations=6, leaf="zero", rng="open_loop"), 1.2, 6.0),
+        (PENDULUM, SearchConfig(num_simulations=6, num_sampled=4, leaf="rollout", rollout_steps=5), 5.5, 6.0),
     ],
     ids=["one step", "the whole way", "a rollout behind it"],
 )
-async def test_every_step_of_a_simulator_is_counted(env_id: str, plan: SearchConfig, least: float, most: float) -> None:
+async def test_every_step_of_a_simulator_is_counted(
+    config: RunConfig, plan: SearchConfig, least: float, most: float
+) -> None:
     """As many for each entry as it makes: a step, the whole way from the root, a step and a rollout of five."""
-    played = await play_by_search(RunConfig(env_id=env_id), SearchPlayWish(plan=plan, episodes=1, num_envs=1), None)
+    played = await play_by_search(config, SearchPlayWish(plan=plan, episodes=1, num_envs=1), None)
     counts = played.counts
     assert counts.entries
     assert least * counts.entries <= counts.steps <= most * counts.entries
@@ -93,7 +97,7 @@ async def test_a_run_judges_as_it_plays(ran: Ran) -> None:
     assert await play_run(folder, PlayWish(episodes=3, num_envs=3, plan=JUDGED)) == played[0]
 
 
-@pytest.mark.parametrize(("env_id", "length"), [("Pendulum-v1", 200), ("locks=tests.unit.search.locks:make", 10)])
+@pytest.mark.parametrize(("env_id", "length"), [("Pendulum-v1", 80), ("locks=tests.unit.search.locks:make", 10)])
 @pytest.mark.parametrize("judged", [False, True], ids=["by chance", "by the policy"])
 async def test_actions_that_cannot_be_listed_are_sampled(
     tmp_path: Path, judged: bool, env_id: str, length: int
@@ -101,9 +105,10 @@ async def test_actions_that_cannot_be_listed_are_sampled(
     """Samples of any action or of a policy's, out of what is allowed: the episodes are played, and nothing fails."""
     leaf: Literal["evaluate", "rollout"] = "evaluate" if judged else "rollout"
     plan = SearchConfig(num_simulations=6, num_sampled=4, waves=4, rng="frozen", leaf=leaf, rollout_steps=5)
-    config, checkpoint = RunConfig(env_id=env_id), None
+    kwargs = PENDULUM.env_kwargs if env_id == "Pendulum-v1" else "{}"
+    config, checkpoint = RunConfig(env_id=env_id, env_kwargs=kwargs), None
     if judged:
-        tiny = tiny_config(tmp_path, env_id=env_id, total_timesteps=32, host="auto")
+        tiny = tiny_config(tmp_path, env_id=env_id, env_kwargs=kwargs, total_timesteps=32, host="auto")
         ran = await asyncio.to_thread(run_to_the_end, "ppo", tiny)
         algorithm, config = saved_config(RunDir(ran.folder))
         checkpoint = (algorithm, load_newest(RunDir(ran.folder).checkpoints))
@@ -125,4 +130,4 @@ async def test_what_cannot_be_played_is_said(ran: Ran, tmp_path: Path) -> None:
     async with EnvServerProcess(tmp_path, envs=["CartPole-v1"]) as server:
         apart = SearchPlayWish(plan=ROLLOUTS, episodes=1, search_servers=server.address)
         with pytest.raises(ConfigError, match="give all env servers the same --snapshot-key-file"):
-            await play_by_search(RunConfig(env_id="CartPole-v1"), apart, server.address)
+            await play_by_search(CARTPOLE, apart, server.address)

@@ -28,12 +28,12 @@ WITHIN_S = 40.0
 
 
 def tiny_config(tmp_path: Path, algorithm: str = "ppo", **changed: Any) -> RunConfig:
-    """Rounds of 4 x 8 steps, a hundred of them; nothing beside training."""
+    """Rounds of 4 x 8 steps, 25 of them; nothing beside training."""
     values: dict[str, Any] = {
         "num_envs": 4,
         "lanes": 2,
         "num_steps": 8,
-        "total_timesteps": 3200,
+        "total_timesteps": 800,
         "hidden_sizes": [8],
         "checkpoint_every": 0,
         "eval_every": 0,
