@@ -31,6 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "unheard: leaves an exception to asyncio's log on purpose")
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection looks at it again, which takes a fifth of a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -70,8 +76,8 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         cause = record.exc_info[1] if record.exc_info else None
-        # gRPC has one queue for all loops of a process: what a server that was stopped in an earlier test still says may
-        # come when the loop of that test is closed, and lands here.
+        # gRPC has one queue for all loops of a process. What a server of an earlier test still says can come when that
+        # test's loop is closed.
         if "PollerCompletionQueue._handle_events" in record.getMessage() and str(cause) == "Event loop is closed":
             return
         self.heard.append(f"{record.getMessage().splitlines()[0]} ({cause!r})")
