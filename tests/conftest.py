@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from asyncrl.client.loop_factory import new_event_loop
@@ -29,6 +30,12 @@ BYTES_FROM_OUTSIDE = ("rpc", "chaos", "sim", "net_root")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "trips: touches the pickle tripwire on purpose")
     config.addinivalue_line("markers", "unheard: leaves an exception to asyncio's log on purpose")
+    # How fast the machine is says nothing of the code. The rest is Hypothesis's own profile, another one under CI.
+    slow_too = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile(
+        "any speed", hypothesis.settings(), deadline=None, suppress_health_check=slow_too
+    )
+    hypothesis.settings.load_profile("any speed")
 
 
 def pytest_collection_finish() -> None:

@@ -101,7 +101,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 
 @given(SPACES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_space_survives_the_wire(space: AnySpace) -> None:
     """The client's space equals the served one, and so do both batched forms."""
     ours = space_of(over_the_wire(space))
@@ -110,7 +110,7 @@ def test_a_space_survives_the_wire(space: AnySpace) -> None:
 
 
 @given(SPACES, st.integers(1, 4), st.integers(0, 2**31))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_batches_are_laid_out_as_gymnasium_does(space: AnySpace, num: int, seed: int) -> None:
     """Leaf arrays become what concatenate makes of the same observations, and each row its own value."""
     space.seed(seed)
@@ -124,7 +124,7 @@ def test_batches_are_laid_out_as_gymnasium_does(space: AnySpace, num: int, seed:
 
 
 @given(SPACES, st.integers(1, 4), st.integers(0, 2**31))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_actions_are_taken_in_the_forms_that_gymnasium_iterates(space: AnySpace, num: int, seed: int) -> None:
     """A sample of the batched space reaches the environments as iterate would hand it to them."""
     batched = batch_space(space, num)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.keyed_noise import STEP_BITS, row_keys, uniform
@@ -30,7 +30,6 @@ def naive(seed: int, key: int, column: int) -> float:
     return ((mix(start + (column + 1) * weyl & MASK) >> 12) + 0.5) * 2.0**-52
 
 
-@settings(deadline=None)
 @given(
     st.integers(-(2**70), 2**70), st.lists(st.integers(0, MASK), min_size=1, max_size=5, unique=True), st.integers(0, 4)
 )

@@ -47,7 +47,7 @@ def content(view: View) -> list[int]:
     return copy.numbers()
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, NUM_ROWS - 1), min_size=1, max_size=3)), max_size=8))
 def test_a_view_stays_what_it_was(script: list[list[int] | None]) -> None:
     """Any writes and views in any order: each view, read at the very end, is what the rows were when it was taken."""
@@ -63,7 +63,6 @@ def test_a_view_stays_what_it_was(script: list[list[int] | None]) -> None:
         assert content(view) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, NUM_ROWS - 1)), max_size=12))
 def test_equal_keys_mean_equal_bytes(script: list[int | None]) -> None:
     """Over all views of a life, and over two lives of which one goes on from the other's view."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.buffers.drawing import LEAST_PRIORITY, Drawing
@@ -106,7 +106,6 @@ def test_a_priority_of_zero_is_still_drawn_at_times() -> None:
     assert drawing.state()["priorities"].tolist() == [LEAST_PRIORITY**0.5] * 4
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 29)))), st.booleans())
 def test_what_is_removed_is_not_drawn(changes: list[tuple[bool, set[int]]], prioritised: bool) -> None:
     """Any additions and removals, of rows that are not there too: a set has the same rows, and only they are drawn."""

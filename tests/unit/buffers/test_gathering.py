@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.buffers.gathering import Gathering, slots_of
@@ -34,7 +34,6 @@ def rows_of(unrolls: list[Unroll]) -> dict[int, list[int]]:
     return found
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2**15 - 1)), max_size=12),
     st.integers(1, 30),

@@ -52,7 +52,7 @@ def told(story: Story, cuts: list[int], config: ReplayConfig, stacked: bool) -> 
     return replay
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 10_000),
     num_rows=st.integers(1, 60),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.buffers.ring import Ring
@@ -26,7 +26,6 @@ def spec_of(*leaves: Node, stack_leaf: int | None = None) -> LaneSpec:
     return LaneSpec("x", SpaceSpec(nodes), SpaceSpec((ACTION,)), stack_leaf=stack_leaf)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=25), st.integers(0, 99))
 def test_observations_come_back(pushes: list[tuple[int, bool]], seed: int) -> None:
     """Stacks that go on and stacks that stand apart, in any slots, up to the ring's end and over it."""

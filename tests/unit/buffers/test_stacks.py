@@ -30,7 +30,7 @@ def with_stacks(unroll: Unroll, dtype: str) -> Unroll:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(0, 500),
     st.integers(1, 12),

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.buffers.staleness import Staleness
@@ -32,7 +32,6 @@ def unrolls(draw: st.DrawFn) -> list[Unroll]:
     return made
 
 
-@settings(deadline=None)
 @given(unrolls(), st.integers(0, 10))
 def test_no_admitted_row_is_too_old(given_unrolls: list[Unroll], max_lag: int) -> None:
     """Row by row: admitted if its version is at most `max_lag` before 9, and only then."""
@@ -46,7 +45,6 @@ def test_no_admitted_row_is_too_old(given_unrolls: list[Unroll], max_lag: int) -
             np.testing.assert_array_equal(admitted[unroll.lane].valid, expected)
 
 
-@settings(deadline=None)
 @given(unrolls(), st.one_of(st.none(), st.integers(0, 10)))
 def test_rows_are_admitted_or_counted(given_unrolls: list[Unroll], max_lag: int | None) -> None:
     """Steps that came = steps in the histogram + steps dropped; the histogram is that of what was admitted."""
@@ -64,7 +62,6 @@ def test_rows_are_admitted_or_counted(given_unrolls: list[Unroll], max_lag: int 
     assert np.isclose(counts.mean_lag, mean)
 
 
-@settings(deadline=None)
 @given(unrolls(), st.integers(0, 10))
 def test_what_stays_is_unchanged(given_unrolls: list[Unroll], max_lag: int) -> None:
     """Ends keep their flags and observations; those of dropped rows are gone with them."""

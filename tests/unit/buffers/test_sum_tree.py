@@ -40,7 +40,7 @@ def covering(values: list[float], place: float) -> int:
     return max(index for index, value in enumerate(values) if value)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SIZES, st.data())
 def test_the_tree_is_a_list(size: int, data: st.DataObject) -> None:
     """Any sets of any batches: values, total and least positive one are those of the list, and so is what is found."""
@@ -61,7 +61,7 @@ def test_the_tree_is_a_list(size: int, data: st.DataObject) -> None:
         assert tree.find(np.array(wide)).tolist() == [covering(twin, place) for place in wide]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(VALUES, min_size=1, max_size=600).filter(any))
 def test_zeros_are_never_found(values: list[float]) -> None:
     """Not at the ends of any number, not at the total, not beyond it."""
@@ -71,7 +71,7 @@ def test_zeros_are_never_found(values: list[float]) -> None:
     assert (tree[tree.find(places)] > 0.0).all()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(VALUES, min_size=1, max_size=600))
 def test_a_tree_that_grew_is_the_tree_that_was_filled(values: list[float]) -> None:
     """Bit for bit, whatever the order and the batches: what a restored replay rests on."""

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.buffers.windows import NOWHERE, Columns, Windows, open_rows, windows_of
@@ -55,7 +55,6 @@ def listed(found: Windows) -> dict[tuple[int, int], tuple[float, int, int, float
     }
 
 
-@settings(deadline=None)
 @given(st.lists(SCRIPTS, min_size=1, max_size=3), st.integers(1, 6))
 def test_every_window_is_as_enumerated(scripts: list[list[str]], n_step: int) -> None:
     """Complete or not, what it earned, how long it is and where it leads: for any ends and holes."""
@@ -85,7 +84,6 @@ def test_two_slots_never_mix() -> None:
     }
 
 
-@settings(deadline=None)
 @given(st.lists(SCRIPTS, min_size=1, max_size=3), st.integers(1, 5), st.sets(st.integers(1, 13)))
 def test_columns_may_be_cut_anywhere(scripts: list[list[str]], n_step: int, cuts: set[int]) -> None:
     """Piece by piece, each with the open rows before it: every window is found once, as in one piece."""

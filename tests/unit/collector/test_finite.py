@@ -39,7 +39,7 @@ def sieved(history: History) -> tuple[History, Sieve]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), num_steps=st.integers(1, 5))
 def test_valid_rows_are_finite(mode: str, data: st.DataObject, num_steps: int) -> None:
     """Nothing that a learner looks at is NaN, infinite, or one of the zeros that stand for them."""
@@ -72,7 +72,7 @@ def expected_rows(history: History) -> list[float]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), num_steps=st.integers(1, 5))
 def test_no_more_is_left_out_than_must_be(mode: str, data: st.DataObject, num_steps: int) -> None:
     """A row is there if what it was acted on, its reward and what it led to are finite; the others are counted."""

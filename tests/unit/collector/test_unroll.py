@@ -222,7 +222,7 @@ def check_row(unroll: Unroll, history: History, start: int, t: int, b: int) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), num_steps=st.integers(1, 5))
 def test_unrolls_are_as_the_table_says(mode: str, data: st.DataObject, num_steps: int) -> None:
     """Random legal histories of each autoreset mode, cut into unrolls, the last of which is that of a lost lane."""
@@ -232,7 +232,7 @@ def test_unrolls_are_as_the_table_says(mode: str, data: st.DataObject, num_steps
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), num_steps=st.integers(1, 5))
 def test_valid_rows_are_the_transitions(mode: str, data: st.DataObject, num_steps: int) -> None:
     """Over all unrolls of a lane: as many valid rows as replies without NO_TRANSITION, whose rewards they have."""
@@ -247,7 +247,7 @@ def test_valid_rows_are_the_transitions(mode: str, data: st.DataObject, num_step
     assert sorted(stored) == sent
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), num_steps=st.integers(1, 5))
 def test_no_trace_leads_into_a_void_row(data: st.DataObject, num_steps: int) -> None:
     """A valid row that has not ended is followed by a valid row that begins no episode, or is the last one."""
@@ -259,7 +259,7 @@ def test_no_trace_leads_into_a_void_row(data: st.DataObject, num_steps: int) -> 
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), num_steps=st.integers(1, 5))
 def test_poison_never_reaches_a_bootstrap(mode: str, data: st.DataObject, num_steps: int) -> None:
     """First observations and those after a cut are 1e6: nothing that a row is bootstrapped from is as large."""
@@ -337,7 +337,7 @@ def test_what_is_shown_does_not_change() -> None:
         assert mask.any()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), num_steps=st.integers(1, 5))
 def test_no_mask_allows_everything(data: st.DataObject, num_steps: int) -> None:
     """Replies that leave a mask out, that of their rows or that of last observations, are those that allow it all."""

@@ -233,7 +233,7 @@ SIZES = {"seed": st.integers(0, 2**32 - 1), "length": st.integers(1, 24), "slots
 
 
 @PRECISIONS
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(**SIZES)
 def test_gae_is_the_loop_over_each_fragment(
     dtype: npt.DTypeLike, tolerance: float, seed: int, length: int, slots: int
@@ -246,7 +246,7 @@ def test_gae_is_the_loop_over_each_fragment(
 
 
 @PRECISIONS
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(bars=st.sampled_from([(1.0, 1.0), (2.0, 0.5), (1.5, 1.5), (np.inf, 1.0)]), **SIZES)
 def test_vtrace_is_the_loop_over_each_fragment(
     dtype: npt.DTypeLike, tolerance: float, bars: tuple[float, float], seed: int, length: int, slots: int
@@ -260,7 +260,7 @@ def test_vtrace_is_the_loop_over_each_fragment(
     np.testing.assert_allclose(found.advantages, advantages, rtol=tolerance, atol=tolerance)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(**SIZES)
 def test_vtrace_on_policy_is_gae(seed: int, length: int, slots: int) -> None:
     """With ρ = 1 the targets are GAE(λ) + V, and the errors are GAE(λ)."""
@@ -271,7 +271,7 @@ def test_vtrace_on_policy_is_gae(seed: int, length: int, slots: int) -> None:
     np.testing.assert_allclose(found.advantages, advantage, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(**SIZES)
 def test_nothing_crosses_an_end(seed: int, length: int, slots: int) -> None:
     """A value of a million at the first observation of an episode shows in no other row than its own."""

@@ -74,7 +74,7 @@ PARTS = st.dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(PARTS, st.integers(0, 1 << 60), st.dictionaries(st.text(max_size=5), st.floats() | st.integers(), max_size=3))
 def test_what_is_saved_is_loaded(
     tmp_path_factory: pytest.TempPathFactory, parts: dict[str, Part], step: int, info: dict[str, Any]

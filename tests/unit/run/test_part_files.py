@@ -75,7 +75,7 @@ def check(directory: Path, memory: Memory) -> None:
     assert [found.read(block) for block in range(len(found.keys))] == memory.bytes
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.sets(st.integers(0, 5)), max_size=6), st.booleans())
 def test_blocks_come_back_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, changes: list[set[int]], linkless: bool

@@ -77,7 +77,7 @@ def test_a_phase_of_gumbel_is_one_wave() -> None:
     assert [turn.leaves.tolist() for turn in descent.wave().turns] == [[1], [2], [3], [4]]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 500), st.sampled_from(["puct", "gumbel"]), st.integers(2, 12))
 def test_a_wave_is_cut_by_its_width(seed: int, algorithm: Any, waves: int) -> None:
     """No wave is wider than allowed, and each of its expansions asks for something else."""

@@ -63,7 +63,7 @@ def assert_equal(one: SearchResult, other: SearchResult) -> None:
         np.testing.assert_array_equal(getattr(one.tree, name), getattr(other.tree, name))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(toys, configs, st.integers(0, 99))
 def test_the_search_is_that_of_its_slow_twin(toy: Toy, config: SearchConfig, seed: int) -> None:
     """PUCT and Gumbel, one and two players, masks, ends and truncations: every number of the tree is the twin's."""
@@ -77,7 +77,7 @@ def test_the_search_is_that_of_its_slow_twin(toy: Toy, config: SearchConfig, see
         np.testing.assert_allclose(result.action_weights, twin.improved(twin.root), rtol=1e-9)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.integers(0, 10_000),
     st.integers(2, 8),
@@ -98,7 +98,7 @@ def test_a_phase_goes_down_at_once_as_one_after_the_other(
     assert_same(result.tree, twin.run_by_phases(waves))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(toys, min_size=2, max_size=2),
     configs,
@@ -121,7 +121,7 @@ def test_together_as_alone(pair: list[Toy], config: SearchConfig, waves: int, gr
         assert_equal(one, other)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(toys, configs, st.integers(2, 20), st.sampled_from(["frozen", "resample", "open_loop"]))
 def test_waves_spend_the_same_budget(toy: Toy, config: SearchConfig, waves: int, rng: Any) -> None:
     """However many are in flight at once: every simulation comes back, and the tree is whole."""

@@ -28,7 +28,7 @@ def pull(
     return result
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(0, 999),
     st.sampled_from(["puct", "gumbel"]),
@@ -67,7 +67,7 @@ def test_where_all_rewards_are_negative_the_best_is_visited_most(algorithm: Any)
     assert result.action == result.visits.argmax() == 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 999), st.sampled_from(["puct", "gumbel"]), st.permutations(range(4)))
 def test_permuted_actions_get_permuted_visits(seed: int, algorithm: Any, order: list[int]) -> None:
     """Names of actions mean nothing."""
@@ -80,7 +80,7 @@ def test_permuted_actions_get_permuted_visits(seed: int, algorithm: Any, order: 
     assert one.visits[order].tolist() == other.visits.tolist()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 999), st.sampled_from(["puct", "gumbel"]), st.sampled_from([2.0**-9, 2.0, 2.0**20]))
 def test_scaled_rewards_get_the_same_visits(seed: int, algorithm: Any, scale: float) -> None:
     """The size of rewards and values means nothing either."""

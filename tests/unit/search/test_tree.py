@@ -154,7 +154,7 @@ def test_an_illegal_visit_is_named() -> None:
     assert tree.check_valid().reason == "an action was tried that is not allowed"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 500), st.sampled_from([1, 2]), st.booleans())
 def test_a_subtree_is_a_whole_tree(seed: int, players: int, certain: bool) -> None:
     """What hangs under an action is valid by itself and has the numbers it had there, in order of depth."""

@@ -58,7 +58,7 @@ def assert_same_infos(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 
 @given(st.lists(INFO, min_size=1, max_size=6), st.integers(0, 6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_columns_merge_as_gymnasium_merges_infos(single: list[dict[str, Any]], cut: int) -> None:
     """However the slots are split into two lanes, keys, masks, dtypes and nesting are Gymnasium's."""
     cut = min(cut, len(single))

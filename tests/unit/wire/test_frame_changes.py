@@ -30,7 +30,7 @@ def naively_changed(before: Array, change: FrameChanges) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seeds,
     st.sampled_from(DTYPES),
@@ -59,16 +59,16 @@ def test_frames_are_rebuilt_from_what_changed(
     assert after.flags.writeable
 
 
-@pytest.mark.parametrize("words", range(65))
+@pytest.mark.parametrize("words", [0, 1, *range(122, 129)])
 def test_changes_are_fewer_bytes_than_frames(words: int) -> None:
-    """Frames of 64 words, of which the first ones are others: None as soon as it would be as many bytes or more."""
-    before = np.zeros((1, 64), "<f8")
+    """A frame of 128 words, of which the first ones are others: None as soon as it would be as many bytes or more."""
+    before = np.zeros((1, 128), "<f8")
     frames = before.copy()
     frames[0, :words] = -0.0
     change = changes(before, frames, NOBODY)
-    if 8 + 8 * words < 512:
+    if 16 + 8 * words < 1024:
         assert change is not None
-        assert (len(change.bits), len(change.words)) == (8, 8 * words)
+        assert (len(change.bits), len(change.words)) == (16, 8 * words)
     else:
         assert change is None
 

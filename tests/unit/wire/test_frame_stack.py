@@ -64,7 +64,7 @@ def laid_out(array: Array, layout: str) -> Array:
     return array
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     seeds,
     st.sampled_from(DTYPES),
@@ -99,7 +99,7 @@ def test_any_sequence_of_stacks_survives_the_codec(
         arrived[...] = 0  # the caller's own: nothing of it is used again
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seeds, st.sampled_from(DTYPES), st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_newest_frames_survive_the_codec(seed: int, dtype: np.dtype[Any], sizes: tuple[int, int]) -> None:
     """Of a host that keeps a ring: rows that begin, rows that stay where they are, ends, and a reply that was lost."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -99,8 +99,6 @@ class JoinedLanes(RuleBasedStateMachine):
 JoinedLanes.TestCase.settings = settings(
     max_examples=150,
     stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
     phases=set(Phase) - {Phase.explain},  # it traces every line, and a failure would run into the timeout
 )
 TestJoinedLanes = JoinedLanes.TestCase

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -87,7 +87,6 @@ def test_a_seed_that_does_not_fit_is_this_sides_fault(seed: int) -> None:
 # ----------------------------------------------------------------------------------------------------------------- step
 
 
-@settings(deadline=None)
 @given(seeds, space_specs(), st.integers(0, 4))
 def test_actions_round_trip(seed: int, action_space: SpaceSpec, num_slots: int) -> None:
     """Any bits of any space come back; the CRC is zlib's over the leaves in a row."""
@@ -143,7 +142,6 @@ def test_an_action_that_arrives_damaged_is_a_bad_action(message: pb.Step) -> Non
 # -------------------------------------------------------------------------------------------------------- check_actions
 
 
-@settings(deadline=None)
 @given(seeds, space_specs(), st.integers(0, 4))
 def test_every_action_of_a_space_is_accepted(seed: int, action_space: SpaceSpec, num_slots: int) -> None:
     """Members of random spaces pass, also where a lane has no slots."""

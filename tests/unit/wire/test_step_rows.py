@@ -101,7 +101,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-@settings(deadline=None)
 @given(seeds, space_specs(), st.integers(1, 5))
 def test_step_rows_round_trip(seed: int, observation: SpaceSpec, num_slots: int) -> None:
     """Any rows of any space come back equal in every field, and their arrays are the caller's own."""
@@ -117,7 +116,6 @@ def test_step_rows_round_trip(seed: int, observation: SpaceSpec, num_slots: int)
         taken.append(array)
 
 
-@settings(deadline=None)
 @given(seeds, space_specs(), st.integers(1, 4))
 def test_rows_are_what_protobuf_writes(seed: int, observation: SpaceSpec, num_slots: int) -> None:
     """The joined body is protobuf's own form of the same message."""
@@ -144,7 +142,7 @@ def codec_rows(
     return rows, rows.obs[0]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.integers(1, 4))
 def test_rows_round_trip_under_the_codec(seed: int, num_slots: int) -> None:
     """A sequence of replies of a lane with FRAME_STACK, beside a leaf that is not stacked."""
@@ -360,7 +358,7 @@ def test_any_text_of_an_exception_travels() -> None:
     assert decode(encode(rows, lane_spec(BOX)), lane_spec(BOX), 1).rebuilt[0].text == "no file ?"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seeds, st.booleans())
 def test_damaged_bodies_decode_or_raise(seed: int, with_codec: bool) -> None:
     """Mutated bodies: rows of the right shapes, or RemoteProtocolError and nothing else."""
