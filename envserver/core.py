@@ -34,7 +34,7 @@ LATE_S: Final = 0.25  # a tick that is later was held up by this process
 MEMORY_CHECK_TICKS: Final = 20
 FIRST_FRAME_S: Final = 10.0
 SERVER_NAME: Final = f"asyncrl envserver {VERSION}"
-FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.EXPORTS, pb.RENDERING, pb.SOFT_ENDS)
+FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.EXPORTS, pb.RENDERING, pb.SOFT_ENDS, pb.CHANGES)
 
 # Causes that are nobody's crash.
 _PEACEFUL: Final = ("exit(0)",)

@@ -29,6 +29,7 @@ import numpy as np
 from asyncrl.errors import RemoteProtocolError, ServerRefused
 from asyncrl.wire import step_rows
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeEncoder
 from asyncrl.wire.envelope import error_body, kind_name, parse_body
 from asyncrl.wire.frame_stack import Encoder
 from asyncrl.wire.infos import read_rows
@@ -81,6 +82,7 @@ class LaneProcess:
         self._reset = False  # a RESET was executed
         self._seeds: Sequence[int] = ()  # of the first reset, where it brings none of its own
         self._stack: Encoder | None = None
+        self._changes: ChangeEncoder | None = None
         self._desk: SnapshotDesk | None = None
         self._executing = LaneMessage(0, 0, b"")
         self._began = 0.0
@@ -161,8 +163,9 @@ class LaneProcess:
         except (ServerRefused, RemoteProtocolError) as error:
             return pb.ERROR, refusal_body(error)
         except Exception:
-            if self._stack is not None:
-                self._stack.forget()
+            for encoder in (self._stack, self._changes):
+                if encoder is not None:
+                    encoder.forget()
             text = f"{kind_name(message.kind)} failed inside the lane; the server's log has the story"
             return pb.ERROR, error_body("INTERNAL", text, error_id=_log_exception())
 
@@ -185,6 +188,8 @@ class LaneProcess:
         self._seeds = tuple(request.seeds)
         if pb.FRAME_STACK in opened.features:
             self._stack = host.stack_encoder()
+        if pb.CHANGES in opened.features:
+            self._changes = ChangeEncoder()
         return pb.OPENED, opened.SerializeToString()
 
     def _host_for(self, request: pb.Open) -> _Built:
@@ -247,7 +252,7 @@ class LaneProcess:
     def _rows(self, rows: StepRows, host: Host) -> Reply:
         if self._desk is not None:
             self._desk.saw(rows)
-        return pb.STEP_RESULT, step_rows.encode(rows, host.spec, self._stack)
+        return pb.STEP_RESULT, step_rows.encode(rows, host.spec, self._stack, self._changes)
 
     def _render(self, body: bytes) -> Reply:
         host, slots = self._open_host()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from asyncrl.errors import ServerRefused
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import SMALLEST_ROW
 from asyncrl.wire.requests import from_json
 from envserver.host import Host, LaneWish
 from envserver.lane_socket import BlockingLaneSocket
@@ -96,6 +97,7 @@ def opened_by(host: Host, wish: LaneWish, offered: Sequence[int], desk: Snapshot
         pb.EXPORTS: desk is not None and desk.exports,
         pb.RENDERING: wish.render and bool(host.spec.render_mode),
         pb.SOFT_ENDS: host.soft_ends,
+        pb.CHANGES: any(leaf.nbytes >= SMALLEST_ROW for leaf in host.spec.observation.leaves),
     }
     return pb.Opened(
         protocol=handshake.version(),

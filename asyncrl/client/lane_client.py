@@ -46,7 +46,7 @@ log = logging.getLogger("asyncrl.lane")
 # Streams in a row that bring a damaged frame and nothing else, before the lane is given up.
 MAX_DAMAGED: Final = 3
 
-FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.EXPORTS, pb.RENDERING, pb.SOFT_ENDS)
+FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.EXPORTS, pb.RENDERING, pb.SOFT_ENDS, pb.CHANGES)
 
 
 class LaneClient:

@@ -12,6 +12,7 @@ from typing import Final
 from asyncrl.errors import LocalProtocolError, RemoteProtocolError
 from asyncrl.wire import step_rows
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeDecoder
 from asyncrl.wire.envelope import SMALL_BODY_BYTES
 from asyncrl.wire.flags import CUT, RowState, RowTracker
 from asyncrl.wire.frame_stack import StackDecoder, agreed_decoder
@@ -32,6 +33,7 @@ class RowReader:
         self._tracker = tracker
         self._spec: LaneSpec | None = None
         self._stack: StackDecoder | None = None
+        self._changes: ChangeDecoder | None = None
         self._fresh = True  # no rows of this lane yet
 
     @property
@@ -47,6 +49,7 @@ class RowReader:
     def open(self, opened: pb.Opened, spec: LaneSpec) -> None:
         """From now on bodies are read by `spec`."""
         self._stack = agreed_decoder(opened, spec, self._num_slots)
+        self._changes = ChangeDecoder() if pb.CHANGES in opened.features else None
         # Observation, final observation and, after a reset, whole stacks; masks and infos beside them.
         row_bytes = 3 * spec.observation.nbytes + 2 * spec.mask_size + 2 * MAX_INFO_BYTES + 64
         self.body_limit = SMALL_BODY_BYTES + self._num_slots * row_bytes
@@ -60,7 +63,7 @@ class RowReader:
         """The rows of a STEP_RESULT, and `episode`, `t` `[B]` (i8) of the transitions that they carry."""
         if self._spec is None:
             raise RemoteProtocolError("rows before OPENED")
-        rows = step_rows.decode(body, self._spec, self._num_slots, self._stack)
+        rows = step_rows.decode(body, self._spec, self._num_slots, self._stack, self._changes)
         if action_crc is not None and rows.action_crc != action_crc:
             raise RemoteProtocolError("these rows answer another action than the one that was sent")
         tracker = self._tracker

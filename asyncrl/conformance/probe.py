@@ -16,6 +16,7 @@ from asyncrl.conformance.verdicts import Failed
 from asyncrl.errors import ConnectionFailed, RemoteProtocolError
 from asyncrl.wire import requests, step_rows
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeDecoder
 from asyncrl.wire.envelope import FrameReader, Message, kind_name, parse_body, to_frames
 from asyncrl.wire.flags import RowTracker
 from asyncrl.wire.frame_stack import StackDecoder, agreed_decoder
@@ -54,6 +55,7 @@ class Probe:
         self._inbox: asyncio.Queue[Message | Ended] = asyncio.Queue(MAX_QUEUED)
         self.tracker = RowTracker(0)
         self._stack: StackDecoder | None = None
+        self._changes: ChangeDecoder | None = None
 
     # ------------------------------------------------------------------ frames
 
@@ -147,6 +149,7 @@ class Probe:
         self.num_slots = num_slots
         self.tracker = RowTracker(num_slots)
         self._stack = agreed_decoder(self.opened, self.spec, num_slots)
+        self._changes = ChangeDecoder() if pb.CHANGES in self.opened.features else None
         return self.opened
 
     @property
@@ -172,7 +175,7 @@ class Probe:
         return await self.send(pb.STEP, body), crc
 
     def take_rows(self, message: Message, crc: int | None = None) -> StepRows:
-        rows = step_rows.decode(message.body, self.lane_spec, self.num_slots, self._stack)
+        rows = step_rows.decode(message.body, self.lane_spec, self.num_slots, self._stack, self._changes)
         if crc is not None and rows.action_crc != crc:
             raise Failed(f"action_crc {rows.action_crc:#x} was echoed for an action with {crc:#x}")
         self.tracker.advance(rows.flags)

@@ -1,4 +1,4 @@
-"""Stacks of frames: told by their newest frames, they are the stacks that are sent whole."""
+"""Observations that are told by less: stacks by their newest frames, arrays by what changed in them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from asyncrl.conformance.registry import check, expect
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.outcomes import Frames, Outcomes
 from asyncrl.wire.snapshot_bodies import SimulateEntry
+from asyncrl.wire.step_rows import StepRows
 
 STEPS: Final = 30
 NO_STACK: Final = "no leaf of its observations is a stack of frames"
@@ -28,14 +29,32 @@ async def newest_frames_make_the_stacks_that_are_sent_whole(bench: Bench) -> Non
     """With FRAME_STACK a lane shows what it shows without: within episodes, at their ends and after resets."""
     async with bench.lane(features=[pb.FRAME_STACK]) as probe:
         _needs_stacks(probe)
-        actions = bench.actions(probe.lane_spec, STEPS)
-        # Twice: stacks of before a reset must not shine through.
-        found = [rows for seeds in (SEEDS, SEEDS[::-1]) for rows in await bench.play(probe, actions, seeds)]
+        found = await _played_twice(bench, probe)
     async with bench.lane() as whole:
-        wanted = [rows for seeds in (SEEDS, SEEDS[::-1]) for rows in await bench.play(whole, actions, seeds)]
+        _expect_same(bench, found, await _played_twice(bench, whole), "whose stacks came whole")
+
+
+@check("CHANGES, StepResult.changed")
+async def changes_make_what_is_sent_whole(bench: Bench) -> None:
+    """With CHANGES a lane shows what it shows without, and with FRAME_STACK as well where it has that, too."""
+    for features in ([pb.CHANGES], [pb.CHANGES, pb.FRAME_STACK]):
+        async with bench.lane(features=features) as probe:
+            needs(pb.CHANGES in probe.opened.features, "it does not offer CHANGES")
+            found = await _played_twice(bench, probe)
+        async with bench.lane() as whole:
+            _expect_same(bench, found, await _played_twice(bench, whole), "that came whole")
+
+
+async def _played_twice(bench: Bench, probe: Probe) -> list[StepRows]:
+    """What was shown before a reset must not shine through."""
+    actions = bench.actions(probe.lane_spec, STEPS)
+    return [rows for seeds in (SEEDS, SEEDS[::-1]) for rows in await bench.play(probe, actions, seeds)]
+
+
+def _expect_same(bench: Bench, found: list[StepRows], wanted: list[StepRows], whose: str) -> None:
     for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
         differs = difference(ours, theirs)
-        expect(not differs, f"reply {number + 1} differs from one whose stacks came whole: {differs}")
+        expect(not differs, f"reply {number + 1} differs from one {whose}: {differs}")
     bench.note(f"{len(found)} replies, {sum(len(rows.final_rows) for rows in found)} ends of episodes")
 
 

@@ -1,11 +1,10 @@
-"""The frame-stack codec: of a stack only what changed in its newest frame, 20x to 100x fewer bytes on Atari.
+"""The frame-stack codec: one newest frame a step instead of the whole stack; 4x fewer bytes on Atari.
 
 `StackEncoder` compares each stack with the one before it and sends a row whole wherever it is not
 that stack shifted by one frame, so the codec needs no trust in how the frames were stacked. A host that
 stacks nothing, but returns newest frames, keeps a `FrameRing` and is read by `FrameEncoder`.
 
-Both ends keep the last stacks in a ring of frames: a step adds one frame to it, and copies none. So both know the frame
-before the newest one, of which only that travels which is not in it (`frame_changes`), where this is less.
+Both ends keep the last stacks in a ring of frames: a step adds one frame to it, and copies none.
 
 Invariant: decode(encode(x)) == x, bit for bit, for any sequence of stacks, resets and finals
 (test_any_sequence_of_stacks_survives_the_codec).
@@ -14,13 +13,13 @@ Invariant: decode(encode(x)) == x, bit for bit, for any sequence of stacks, rese
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.frame_changes import FrameChanges, changed, changes, in_words
+from asyncrl.wire.changes import in_words
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.tensors import Array
 
@@ -60,20 +59,14 @@ class FrameRing:
         return out
 
 
-class Encoded(NamedTuple):
-    """The rows of one reply."""
-
-    newest: Array  # [B, 1, ...]
-    whole_rows: Array  # u4, ascending: those whose whole stack must travel
-    whole: Array  # [K, k, ...]
-    changes: FrameChanges | None  # where there are any, `newest` need not travel
-
-
 class Encoder(Protocol):
     """Of the rows of one lane."""
 
-    def encode(self, obs: Array, apart: Array) -> Encoded:
-        """`apart` `[B]` marks rows that always travel whole: what they show does not continue what they showed."""
+    def encode(self, obs: Array, apart: Array) -> tuple[Array, Array, Array]:
+        """Newest frames `[B, 1, ...]`, the rows (u4, ascending) whose whole stack must travel, and those stacks.
+
+        `apart` `[B]` marks rows that always travel whole: what they show does not continue what they showed.
+        """
         ...
 
     def final(self, finals: Array, rows: Array) -> Array:
@@ -94,21 +87,20 @@ class StackEncoder:
     def __init__(self) -> None:
         self._ring: FrameRing | None = None
 
-    def encode(self, obs: Array, apart: Array) -> Encoded:
+    def encode(self, obs: Array, apart: Array) -> tuple[Array, Array, Array]:
         """See `Encoder`."""
         whole = apart.astype(np.bool_)
         if self._ring is None:
             self._ring = FrameRing(len(obs), obs.shape[1], obs.shape[2:], obs.dtype)
             whole[:] = True
-        before = self._ring.frames[-1]
-        newest = obs[:, -1].copy()  # the host writes into what it returned
-        self._ring.push(newest)
+        # A copy: the host writes into what it returned.
+        self._ring.push(obs[:, -1].copy())
         for place, frame in enumerate(self._ring.frames[:-1]):
             whole |= (in_words(obs[:, place]) != in_words(frame)).any(axis=1)
         rows = np.flatnonzero(whole).astype("<u4")
         stacks = obs[rows]
         self._ring.put(rows, stacks)
-        return Encoded(newest[:, None], rows, stacks, changes(before, newest, rows))
+        return obs[:, -1:], rows, stacks
 
     def final(self, finals: Array, rows: Array) -> Array:
         """See `Encoder`."""
@@ -132,24 +124,21 @@ class FrameEncoder:
 
     def __init__(self, ring: FrameRing) -> None:
         self._ring = ring
-        # The ring's own memory. It is written to where rows begin anew, and those travel whole.
-        self._sent: Array | None = None
+        self._began = False
 
-    def encode(self, obs: Array, apart: Array) -> Encoded:
+    def encode(self, obs: Array, apart: Array) -> tuple[Array, Array, Array]:
         """See `Encoder`."""
-        rows = np.flatnonzero(apart | (self._sent is None)).astype("<u4")
-        newest = obs[:, 0]
-        before = newest if self._sent is None else self._sent
-        self._sent = newest
-        return Encoded(obs, rows, self._ring.stacks(rows), changes(before, newest, rows))
+        rows = np.flatnonzero(apart | (not self._began)).astype("<u4")
+        self._began = True
+        return obs, rows, self._ring.stacks(rows)
 
     def final(self, finals: Array, rows: Array) -> Array:
         """See `Encoder`."""
-        return finals if self._sent is None else finals[:, -1:]
+        return finals[:, -1:] if self._began else finals
 
     def forget(self) -> None:
         """See `Encoder`."""
-        self._sent = None
+        self._began = False
 
 
 class StackDecoder:
@@ -165,10 +154,6 @@ class StackDecoder:
             raise RemoteProtocolError("a final frame for a slot whose stack was never sent")
         older = [frame[rows] for frame in self._ring.frames[1:]]
         return np.stack([*older, newest[:, 0]], axis=1)
-
-    def changed(self, change: FrameChanges) -> Array:
-        """Newest frames `[B, 1, ...]`, of which that came which is not in those before."""
-        return changed(self._ring.frames[-1], change)[:, None]
 
     def decode(self, newest: Array, whole_rows: Array, whole: Array) -> Array:
         """Stacks `[B, k, ...]`, an array of the caller's own. `newest` is the decoder's from now on."""

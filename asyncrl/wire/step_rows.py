@@ -16,10 +16,10 @@ from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire import infos as info_codec
 from asyncrl.wire import tensors
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import Change, ChangeDecoder, ChangeEncoder
 from asyncrl.wire.envelope import parse_body, plain_text
 from asyncrl.wire.fields import bytes_field_head
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT
-from asyncrl.wire.frame_changes import FrameChanges
 from asyncrl.wire.frame_stack import Encoder, StackDecoder
 from asyncrl.wire.infos import InfoColumn
 from asyncrl.wire.spaces import Leaf, read_leaves
@@ -29,7 +29,7 @@ from asyncrl.wire.tensors import Array
 _B1, _U1, _U4, _I4 = np.dtype(np.bool_), np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i4")
 _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
 _EMPTY_ROWS = np.zeros(0, _U4)
-_NO_FRAMES = np.zeros(0, _U1)
+_NO_ROWS = np.zeros(0, _U1)
 _FIRST_SOFT = FIRST | SOFT
 _ERROR_CODES = frozenset(pb.ErrorCode.values())
 
@@ -80,8 +80,8 @@ def final_rows_of(flags: Array) -> Array:
     return is_final.nonzero()[0].astype(_U4)
 
 
-def encode(rows: StepRows, spec: LaneSpec, stack: Encoder | None = None) -> bytes:
-    """The body of STEP_RESULT. `stack` is the lane's encoder where FRAME_STACK was agreed."""
+def encode(rows: StepRows, spec: LaneSpec, stack: Encoder | None = None, changes: ChangeEncoder | None = None) -> bytes:
+    """The body of STEP_RESULT. `stack` and `changes` are the lane's where FRAME_STACK and CHANGES were agreed."""
     message = pb.StepResult(
         rewards=tensors.to_bytes(rows.rewards),
         flags=tensors.to_bytes(rows.flags),
@@ -95,6 +95,8 @@ def encode(rows: StepRows, spec: LaneSpec, stack: Encoder | None = None) -> byte
         message.final_rows = tensors.to_bytes(rows.final_rows)
         message.final_obs.extend(map(tensors.to_bytes, final_obs))
     _encode_rare(rows, message)
+    if changes is not None:
+        obs = [_encode_changes(number, leaf, changes, message) for number, leaf in enumerate(obs)]
     parts: list[bytes | Array] = []
     for leaf in obs:  # field 1, so it comes first
         parts += bytes_field_head(pb.StepResult.OBS_FIELD_NUMBER, leaf.nbytes), tensors.to_buffer(leaf)
@@ -108,14 +110,18 @@ def _encode_stack(
     if len(rows.final_rows):
         final_obs[leaf] = stack.final(final_obs[leaf], rows.final_rows)
     apart = ((rows.flags & _FIRST_SOFT) == FIRST) | ((rows.flags & NO_TRANSITION) != 0)
-    encoded = stack.encode(rows.obs[leaf], apart)
-    obs[leaf] = encoded.newest
-    if encoded.changes is not None:
-        obs[leaf] = _NO_FRAMES
-        message.changed_bits, message.changed_words = encoded.changes
-    if encoded.whole_rows.size:
-        message.stack_rows = tensors.to_bytes(encoded.whole_rows)
-        message.stack_obs = tensors.to_bytes(encoded.whole)
+    obs[leaf], whole_rows, stacks = stack.encode(rows.obs[leaf], apart)
+    if whole_rows.size:
+        message.stack_rows = tensors.to_bytes(whole_rows)
+        message.stack_obs = tensors.to_bytes(stacks)
+
+
+def _encode_changes(number: int, leaf: Array, changes: ChangeEncoder, message: pb.StepResult) -> Array:
+    change = changes.encode(number, leaf)
+    if change is None:
+        return leaf
+    message.changed.add(leaf=number, bits=change.bits, words=change.words)
+    return _NO_ROWS
 
 
 def _encode_rare(rows: StepRows, message: pb.StepResult) -> None:
@@ -137,8 +143,14 @@ def _encode_rare(rows: StepRows, message: pb.StepResult) -> None:
         message.rebuilt.append(pb.Rebuilt(row=rebuilt.row, incarnation=rebuilt.incarnation, cause=cause))
 
 
-def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | None = None) -> StepRows:
-    """The rows of a STEP_RESULT body; `stack` is the lane's decoder where FRAME_STACK was agreed."""
+def decode(
+    body: bytes,
+    spec: LaneSpec,
+    num_slots: int,
+    stack: StackDecoder | None = None,
+    changes: ChangeDecoder | None = None,
+) -> StepRows:
+    """The rows of a STEP_RESULT body; `stack`, `changes` are the lane's where FRAME_STACK, CHANGES were agreed."""
     message = parse_body(pb.StepResult, body)
     flags = tensors.owned(message.flags, _U1, (num_slots,), "flags")
     rewards = tensors.owned(message.rewards, _F8, (num_slots,), "rewards")
@@ -147,15 +159,40 @@ def decode(body: bytes, spec: LaneSpec, num_slots: int, stack: StackDecoder | No
         raise RemoteProtocolError("final_rows are not the rows that the flags say")
     leaves = spec.observation.leaves
     if stack is None or spec.stack_leaf is None:
-        if message.stack_rows or message.stack_obs or message.changed_bits or message.changed_words:
-            raise RemoteProtocolError("stacks or changes of frames, but the frame-stack codec was not agreed on")
+        if message.stack_rows or message.stack_obs:
+            raise RemoteProtocolError("whole stacks, but the frame-stack codec was not agreed on")
         final_obs = _final_leaves(message, leaves, len(final_rows))
-        obs = read_leaves(message.obs, leaves, num_slots, "obs", tensors.owned)
+        obs = list(map(_owned, _travelled(message, leaves, num_slots, changes)))
     else:
-        obs, final_obs = _decode_stack(message, spec, (flags & _FIRST_SOFT) == FIRST, final_rows, stack)
+        obs, final_obs = _decode_stack(message, spec, (flags & _FIRST_SOFT) == FIRST, final_rows, stack, changes)
     rows = StepRows(obs, rewards, flags, final_rows, final_obs, action_crc=message.action_crc)
     _decode_rare(message, rows, spec, num_slots)
     return rows
+
+
+def _owned(array: Array) -> Array:
+    return array if array.flags.writeable else array.copy()
+
+
+def _travelled(
+    message: pb.StepResult, leaves: tuple[Leaf, ...], num_slots: int, changes: ChangeDecoder | None
+) -> list[Array]:
+    """Observation leaves as they were sent, whole or as changes: of a stack its newest frames."""
+    found = {each.leaf: Change(each.bits, each.words) for each in message.changed}
+    if found and changes is None:
+        raise RemoteProtocolError("changes, but nobody agreed on them")
+    if len(found) < len(message.changed) or any(number >= len(leaves) for number in found):
+        raise RemoteProtocolError(f"changes of leaves {[each.leaf for each in message.changed]} of {len(leaves)}")
+    sent = [Leaf(leaf.path, leaf.dtype, (0,)) if number in found else leaf for number, leaf in enumerate(leaves)]
+    obs = read_leaves(message.obs, sent, num_slots, "obs")
+    if changes is None:
+        return obs
+    for number, leaf in enumerate(obs):
+        if number in found:
+            obs[number] = changes.changed(number, found[number])
+        else:
+            changes.came(number, leaf)
+    return obs
 
 
 def _final_leaves(message: pb.StepResult, leaves: tuple[Leaf, ...], count: int) -> list[Array]:
@@ -167,37 +204,34 @@ def _final_leaves(message: pb.StepResult, leaves: tuple[Leaf, ...], count: int) 
 
 
 def _decode_stack(
-    message: pb.StepResult, spec: LaneSpec, first: Array, final_rows: Array, stack: StackDecoder
+    message: pb.StepResult,
+    spec: LaneSpec,
+    first: Array,
+    final_rows: Array,
+    stack: StackDecoder,
+    changes: ChangeDecoder | None,
 ) -> tuple[list[Array], list[Array]]:
     """`first` `[B]`: rows whose stack begins anew and has to be sent whole, or it would mix two episodes."""
     index, num_slots = spec.stack_leaf, len(first)
     assert index is not None
     whole = spec.observation.leaves[index]
     single = Leaf(whole.path, whole.dtype, (1, *whole.shape[1:]))
-    leaves = _with(spec.observation.leaves, index, single)
+    leaves = tuple(single if number == index else leaf for number, leaf in enumerate(spec.observation.leaves))
     # Finals continue the stacks of the row before: they come first. Their length tells whether they are whole.
     count = len(final_rows)
     finals_whole = count > 0 and sum(map(len, message.final_obs)) == count * spec.observation.nbytes
     final_obs = _final_leaves(message, spec.observation.leaves if finals_whole else leaves, count)
     if final_obs and not finals_whole:
         final_obs[index] = stack.final(final_obs[index], final_rows)
-    change = FrameChanges(message.changed_bits, message.changed_words)
-    if any(change):
-        leaves = _with(leaves, index, Leaf(whole.path, whole.dtype, (0,)))
-    obs = read_leaves(message.obs, leaves, num_slots, "obs")
     whole_rows = info_codec.read_rows(message.stack_rows, num_slots, "stack_rows")
     first[whole_rows] = False
     if first.any():
         raise RemoteProtocolError(f"row {int(np.argmax(first))} begins anew, but its stack was not sent whole")
     sent = tensors.from_bytes(message.stack_obs, whole.dtype, (len(whole_rows), *whole.shape), "stack_obs")
-    newest = stack.changed(change) if any(change) else obs[index]
+    obs = _travelled(message, leaves, num_slots, changes)
     return [
-        stack.decode(newest, whole_rows, sent) if number == index else leaf.copy() for number, leaf in enumerate(obs)
+        stack.decode(leaf, whole_rows, sent) if number == index else _owned(leaf) for number, leaf in enumerate(obs)
     ], final_obs
-
-
-def _with(leaves: tuple[Leaf, ...], index: int, other: Leaf) -> tuple[Leaf, ...]:
-    return (*leaves[:index], other, *leaves[index + 1 :])
 
 
 def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slots: int) -> None:

@@ -19,11 +19,12 @@ SKIPPED = {
     "Taxi-v4": {"actions_that_are_no_numbers_are_refused"},
     "nested": {"the_step_limit_truncates"},
 }
-# Offered, and so not refused; no stacks; and not to be drawn without pygame.
+# Offered, and so not refused; no stacks and no pictures; and not to be drawn without pygame.
 EVERYWHERE = {
     "what_is_not_offered_is_unsupported",
     "newest_frames_make_the_stacks_that_are_sent_whole",
     "newest_frames_of_a_look_end_in_the_stack_that_it_shows",
+    "changes_make_what_is_sent_whole",
 }
 UNDRAWN = {"CartPole-v1", "Pendulum-v1", "Taxi-v4"}
 

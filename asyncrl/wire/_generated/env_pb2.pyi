@@ -233,6 +233,8 @@ class _FeatureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Feature.Value
     """EXPORT, IMPORT"""
     RENDERING: _Feature.ValueType  # 5
     SOFT_ENDS: _Feature.ValueType  # 6
+    CHANGES: _Feature.ValueType  # 7
+    """StepResult.changed"""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper): ...
 
@@ -247,6 +249,8 @@ EXPORTS: Feature.ValueType  # 4
 """EXPORT, IMPORT"""
 RENDERING: Feature.ValueType  # 5
 SOFT_ENDS: Feature.ValueType  # 6
+CHANGES: Feature.ValueType  # 7
+"""StepResult.changed"""
 Global___Feature: _TypeAlias = Feature  # noqa: Y015
 
 class _DType:
@@ -1252,11 +1256,10 @@ class StepResult(_message.Message):
     STACK_OBS_FIELD_NUMBER: _builtins.int
     REBUILT_FIELD_NUMBER: _builtins.int
     INFOS_DROPPED_FIELD_NUMBER: _builtins.int
-    CHANGED_BITS_FIELD_NUMBER: _builtins.int
-    CHANGED_WORDS_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
     rewards: _builtins.bytes
-    """FRAME_STACK is on, [B, 1, *shape[1:]]: newest frame, or
-    empty where changed_bits are there
+    """FRAME_STACK is on, [B, 1, *shape[1:]]: newest frame.
+    Empty where it is among `changed`
     f8[B], raw: clipping and scaling belong to the learner
     """
     flags: _builtins.bytes
@@ -1290,15 +1293,6 @@ class StepResult(_message.Message):
     """
     infos_dropped: _builtins.int
     """info entries that could not travel (type, size)"""
-    changed_bits: _builtins.bytes
-    """FRAME_STACK: the newest frames as changes of those before."""
-    changed_words: _builtins.bytes
-    """They are B * W words of 8 bytes, or of the 4, 2 or 1 that
-    divide a frame. A bit per word, lowest first: 1 = another
-    one than before; rows of stack_rows need none. A server
-    may always send frames instead; a client must read both
-    these words, in order
-    """
     @_builtins.property
     def obs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """one per leaf, [B, *shape]; the stack leaf, where"""
@@ -1318,6 +1312,10 @@ class StepResult(_message.Message):
     @_builtins.property
     def rebuilt(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rebuilt]:
         """slots created anew since the last reply"""
+
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Changed]:
+        """CHANGES: leaves of obs that are told by what changed"""
 
     def __init__(
         self,
@@ -1341,16 +1339,47 @@ class StepResult(_message.Message):
         stack_obs: _builtins.bytes = ...,
         rebuilt: _abc.Iterable[Global___Rebuilt] | None = ...,
         infos_dropped: _builtins.int = ...,
-        changed_bits: _builtins.bytes = ...,
-        changed_words: _builtins.bytes = ...,
+        changed: _abc.Iterable[Global___Changed] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_crc", b"action_crc", "changed_bits", b"changed_bits", "changed_words", b"changed_words", "final_infos", b"final_infos", "final_mask", b"final_mask", "final_obs", b"final_obs", "final_rows", b"final_rows", "flags", b"flags", "infos", b"infos", "infos_dropped", b"infos_dropped", "mask", b"mask", "obs", b"obs", "rebuilt", b"rebuilt", "rewards", b"rewards", "stack_obs", b"stack_obs", "stack_rows", b"stack_rows", "stat_lengths", b"stat_lengths", "stat_returns", b"stat_returns", "stat_rows", b"stat_rows", "stat_times", b"stat_times", "to_play", b"to_play"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_crc", b"action_crc", "changed", b"changed", "final_infos", b"final_infos", "final_mask", b"final_mask", "final_obs", b"final_obs", "final_rows", b"final_rows", "flags", b"flags", "infos", b"infos", "infos_dropped", b"infos_dropped", "mask", b"mask", "obs", b"obs", "rebuilt", b"rebuilt", "rewards", b"rewards", "stack_obs", b"stack_obs", "stack_rows", b"stack_rows", "stat_lengths", b"stat_lengths", "stat_returns", b"stat_returns", "stat_rows", b"stat_rows", "stat_times", b"stat_times", "to_play", b"to_play"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepResult: _TypeAlias = StepResult  # noqa: Y015
+
+@_typing.final
+class Changed(_message.Message):
+    """A leaf of obs (of the stack leaf, where FRAME_STACK is on, the newest frames) as what is not
+    as it was in the reply before. It is B * W words of 8 bytes, or of the 4, 2 or 1 that divide
+    a row. Leaves of fewer than 64 bytes a row are always sent whole, and so may be any other.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAF_FIELD_NUMBER: _builtins.int
+    BITS_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    leaf: _builtins.int
+    bits: _builtins.bytes
+    """one a word, lowest first: 1 = another word than before"""
+    words: _builtins.bytes
+    """these, in order"""
+    def __init__(
+        self,
+        *,
+        leaf: _builtins.int = ...,
+        bits: _builtins.bytes = ...,
+        words: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits", "leaf", b"leaf", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Changed: _TypeAlias = Changed  # noqa: Y015
 
 @_typing.final
 class InfoColumn(_message.Message):

@@ -9,6 +9,7 @@ from asyncrl.client.row_reader import RowReader
 from asyncrl.errors import LocalProtocolError, RemoteProtocolError
 from asyncrl.wire import step_rows
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeEncoder
 from asyncrl.wire.envelope import SMALL_BODY_BYTES
 from asyncrl.wire.flags import CUT, FIRST, NO_TRANSITION, TERMINATED, RowTracker
 from asyncrl.wire.frame_stack import StackEncoder
@@ -116,6 +117,26 @@ def test_stacks_are_rebuilt_where_that_was_agreed() -> None:
             rows = StepRows([stacks], np.zeros(2), np.full(2, 0 if number else RESET, np.uint8))
             sent = step_rows.encode(rows, STACKED, encoder)
             assert np.array_equal(reading.read(sent, None)[0].obs[0], stacks)
+
+
+def test_changes_are_read_where_that_was_agreed() -> None:
+    """With CHANGES a picture is told by what changed in it, and to a lane without that is a mistake of the peer's."""
+    spec = LaneSpec("art", SpaceSpec((Node(pb.BOX, dtype=np.dtype("<u1"), shape=(8, 8)),)), SPEC.action)
+    able, unable = (RowReader(1, RowTracker(1)) for _ in range(2))
+    able.open(pb.Opened(features=[pb.CHANGES]), spec)
+    unable.open(pb.Opened(), spec)
+    encoder = ChangeEncoder()
+    for number in range(4):
+        rows = StepRows([np.zeros((1, 8, 8), np.uint8)], np.zeros(1), np.full(1, 0 if number else RESET, np.uint8))
+        rows.obs[0][0, 0, 0] = number
+        sent = step_rows.encode(rows, spec, None, encoder)
+        assert able.read(sent, None)[0].obs[0].sum() == number
+        if number:
+            assert len(pb.StepResult.FromString(sent).changed) == 1
+            with pytest.raises(RemoteProtocolError, match="nobody agreed"):
+                unable.read(sent, None)
+        else:
+            unable.read(sent, None)
 
 
 def test_nothing_is_read_before_opened() -> None:

@@ -11,6 +11,7 @@ from tests.unit.conformance.catching import catches, checks_of
 FAULTS = [
     ("sends no stack whole", "newest_frames_make_the_stacks_that_are_sent_whole"),
     ("shows the frame before", "newest_frames_make_the_stacks_that_are_sent_whole"),
+    ("tells changes backwards", "changes_make_what_is_sent_whole"),
     ("keeps no child", "newest_frames_of_a_look_end_in_the_stack_that_it_shows"),
     ("tells the oldest frames", "newest_frames_of_a_look_end_in_the_stack_that_it_shows"),
 ]

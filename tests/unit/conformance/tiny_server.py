@@ -18,6 +18,7 @@ import numpy as np
 from asyncrl.errors import ConnectionFailed, ConnectionLost, RemoteProtocolError
 from asyncrl.wire import handshake, requests, step_rows
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeEncoder
 from asyncrl.wire.envelope import FrameReader, Message, error_body, parse_body, to_frames
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, TERMINATED, TRUNCATED
 from asyncrl.wire.frame_stack import StackEncoder
@@ -94,6 +95,7 @@ class TinyLane:
     slots: list[TinySlot]
     obs: Array  # [B, DEPTH, 3]
     stack: StackEncoder | None = None
+    changes: ChangeEncoder | None = None
     saved: dict[int, TinySlot] = field(default_factory=dict)
     held_back: list[tuple[int, int, bytes]] = field(default_factory=list)
 
@@ -294,6 +296,7 @@ class TinyHandler:
         token = b"t" * 16 if self.has("one token for all") else hashlib.md5(str(server.opened).encode()).digest()
         self.lane = TinyLane(str(server.opened), token, request, protocol, slots, np.zeros((len(slots), DEPTH, 3)))
         self.lane.stack = StackEncoder() if pb.FRAME_STACK in request.features else None
+        self.lane.changes = ChangeEncoder() if pb.CHANGES in request.features else None
         server.lanes[self.lane.lane_id] = self.lane
         server.streams[request.fleet_slots[0] // 2] = self.stream
         protocol.with_crc = True
@@ -314,7 +317,7 @@ class TinyHandler:
         return None
 
     def _opened(self, lane: TinyLane) -> pb.Opened:
-        features = set(lane.open.features) & {pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.RENDERING}
+        features = set(lane.open.features) & {pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.RENDERING, pb.CHANGES}
         spec_hash = hashlib.sha256(lane.token).digest() if self.has("another hash each time") else SPEC.hash()
         return pb.Opened(
             protocol=handshake.version(),
@@ -391,7 +394,12 @@ class TinyHandler:
     def _encode(self, lane: TinyLane, rows: StepRows) -> bytes:
         if lane.stack is not None and self.has("shows the frame before"):
             rows.obs[0] = np.roll(rows.obs[0], 1, axis=1)
-        body = step_rows.encode(rows, SPEC, lane.stack)
+        body = step_rows.encode(rows, SPEC, lane.stack, lane.changes)
+        if self.has("tells changes backwards"):
+            message = parse_body(pb.StepResult, body)
+            for each in message.changed:
+                each.words = each.words[::-1]
+            body = message.SerializeToString()
         if lane.stack is not None and self.has("sends no stack whole"):
             message = parse_body(pb.StepResult, body)
             message.stack_rows = message.stack_obs = b""

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import iterate
 
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeDecoder, ChangeEncoder
 from asyncrl.wire.flags import FIRST, NO_TRANSITION, SOFT, TERMINATED, TRUNCATED, RowTracker
 from asyncrl.wire.frame_stack import Encoder, StackDecoder
 from asyncrl.wire.infos import InfoColumn
@@ -55,13 +56,14 @@ def seeds(first: int, count: int) -> ResetRequest:
 
 
 class Driver:
-    """A host whose every reply goes over the wire's codec and through the row table; `stacked` with FRAME_STACK."""
+    """A host whose every reply goes over the wire's codecs and through the row table; `stacked` with FRAME_STACK."""
 
     def __init__(self, host: Host, num_slots: int, stacked: bool = False) -> None:
         self.host, self.num_slots = host, num_slots
         self.tracker = RowTracker(num_slots)
         self.body_bytes = 0  # of the last reply
         self._ends: tuple[Encoder, StackDecoder] | None = None
+        self._changes = ChangeEncoder(), ChangeDecoder()
         if stacked:
             leaf = host.spec.observation.leaves[0]
             decoder = StackDecoder(num_slots, leaf.shape[0], leaf.shape[1:], leaf.dtype)
@@ -78,9 +80,9 @@ class Driver:
 
     def _accept(self, rows: StepRows) -> StepRows:
         encoder, decoder = self._ends or (None, None)
-        body = encode(rows, self.host.spec, encoder)
+        body = encode(rows, self.host.spec, encoder, self._changes[0])
         self.body_bytes = len(body)
-        rows = decode(body, self.host.spec, self.num_slots, decoder)
+        rows = decode(body, self.host.spec, self.num_slots, decoder, self._changes[1])
         self.tracker.advance(rows.flags)
         return rows
 

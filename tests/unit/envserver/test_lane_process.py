@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeDecoder
 from asyncrl.wire.flags import FIRST, NO_TRANSITION
 from asyncrl.wire.frame_stack import Encoder, StackDecoder, StackEncoder
 from asyncrl.wire.requests import ResetRequest, encode_reset, encode_step
@@ -114,7 +115,7 @@ def rigs() -> Iterator[Callable[..., Rig]]:
 
 
 class StackHost:
-    """Stacks of two frames `[B, 2, 3]` of a counter; `fault` runs inside every step, with its rows."""
+    """Stacks of two frames `[B, 2, 64]`, with a counter in a corner; `fault` runs inside every step, with its rows."""
 
     kind = pb.NATIVE
     reason = "for this test"
@@ -125,7 +126,7 @@ class StackHost:
     live: LiveSlots | None = None
 
     def __init__(self, wish: LaneWish) -> None:
-        box = Node(kind=pb.BOX, dtype=np.dtype("<u1"), shape=(2, 3))
+        box = Node(kind=pb.BOX, dtype=np.dtype("<u1"), shape=(2, 64))
         action = Node(kind=pb.DISCRETE, dtype=np.dtype("<i8"), n=2)
         self.spec = LaneSpec(wish.env, SpaceSpec((box,)), SpaceSpec((action,)), stack_leaf=0, render_mode="rgb_array")
         self.wish = wish
@@ -140,7 +141,8 @@ class StackHost:
         return StackEncoder()
 
     def stacks(self) -> Array:
-        newest = np.full((self.wish.num_slots, 3), self.steps % 256, np.uint8)
+        newest = np.zeros((self.wish.num_slots, 64), np.uint8)
+        newest[:, :3] = self.steps % 256
         return np.stack([np.maximum(newest, 1) - 1, newest], axis=1)
 
     def reset(self, request: ResetRequest) -> StepRows:
@@ -329,23 +331,29 @@ def test_a_failed_build_says_what_the_environment_said(
     rig.open(open_request())
 
 
-def test_stacks_travel_whole_after_an_internal_error(rigs: Callable[..., Rig]) -> None:
-    """The encoder remembers stacks of a reply that was never sent; the decoder gets every later one right."""
+@pytest.mark.parametrize("feature", [pb.FRAME_STACK, pb.CHANGES])
+def test_all_of_it_travels_after_an_internal_error(rigs: Callable[..., Rig], feature: pb.Feature.ValueType) -> None:
+    """The encoder remembers a reply that was never sent; the decoder gets every later one right."""
     hosts = StackHosts()
     rig = rigs(hosts)
-    opened = rig.open(open_request(features=[pb.FRAME_STACK, pb.SOFT_ENDS]))
-    assert list(opened.features) == [pb.FRAME_STACK]
+    opened = rig.open(open_request(features=[feature, pb.SOFT_ENDS]))
+    assert list(opened.features) == [feature]
     spec = LaneSpec.from_proto(opened.spec)
-    host, decoder = hosts.made[0], StackDecoder(2, 2, (3,), np.dtype("<u1"))
-    sizes: list[int] = []
+    host, stack, changes = hosts.made[0], StackDecoder(2, 2, (64,), np.dtype("<u1")), ChangeDecoder()
+    decoders = (stack, None) if feature == pb.FRAME_STACK else (None, changes)
+    whole: list[bool] = []
 
     def check(kind: int, body: bytes) -> None:
         assert kind == pb.STEP_RESULT
-        sizes.append(len(pb.StepResult.FromString(body).stack_rows))
-        np.testing.assert_array_equal(decode(body, spec, 2, decoder).obs[0], host.stacks())
+        message = pb.StepResult.FromString(body)
+        whole.append(bool(message.stack_rows) if feature == pb.FRAME_STACK else not message.changed)
+        np.testing.assert_array_equal(decode(body, spec, 2, *decoders).obs[0], host.stacks())
 
     def unsendable(rows: StepRows) -> None:
-        rows.mask = cast(Array, "found out when the stacks are encoded already")
+        if feature == pb.FRAME_STACK:
+            rows.mask = cast(Array, "found out when the stacks are encoded already")
+        else:
+            rows.obs.append(cast(Array, "a leaf that comes after the others"))
 
     check(*rig.call(pb.RESET, RESET_ALL))
     check(*rig.call(pb.STEP, step_body(spec, 0, 0)))
@@ -354,7 +362,7 @@ def test_stacks_travel_whole_after_an_internal_error(rigs: Callable[..., Rig]) -
     host.fault = lambda _: None
     check(*rig.call(pb.STEP, step_body(spec, 0, 0)))
     check(*rig.call(pb.STEP, step_body(spec, 0, 0)))
-    assert [size > 0 for size in sizes] == [True, False, True, False]
+    assert whole == [True, False, True, False]
 
 
 # ------------------------------------------------------------------------------------------------------------- building

@@ -90,8 +90,8 @@ def test_an_open_that_makes_no_sense_is_refused(fields: dict[str, Any], code: st
 
 
 def test_features_are_those_of_both_sides(slots: Host) -> None:
-    """CartPole has no stack and no soft ends, and is rendered where that was wanted."""
-    every = [pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS, pb.RESUME_LANES]
+    """CartPole has no stack, no soft ends and no array worth its changes, and is rendered where that was wanted."""
+    every = [pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS, pb.RESUME_LANES, pb.CHANGES]
     opened = opened_by(slots, BUILT_FOR, every)
     assert list(opened.features) == []
     assert list(opened_by(slots, replace(BUILT_FOR, render=True), every).features) == [pb.RENDERING]

@@ -27,6 +27,18 @@ def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[in
     return np.frombuffer(rng.bytes(count * dtype.itemsize), dtype).reshape(shape).copy()
 
 
+def laid_out(array: Array, layout: str) -> Array:
+    """The same values in another memory layout."""
+    if layout == "F":
+        return np.asfortranarray(array)
+    if layout == "strided":
+        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype) if array.shape[-1] else array
+        if array.shape[-1]:
+            wide[..., ::2] = array
+            return wide[..., ::2]
+    return array
+
+
 @st.composite
 def leaf_nodes(draw: st.DrawFn, parent: int, key: str) -> Node:
     kind = draw(st.sampled_from([pb.BOX, pb.DISCRETE, pb.MULTI_DISCRETE, pb.MULTI_BINARY, pb.TEXT]))

@@ -11,23 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.errors import RemoteProtocolError
-from asyncrl.wire.frame_stack import Encoded, FrameEncoder, FrameRing, StackDecoder, StackEncoder
+from asyncrl.wire.frame_stack import FrameEncoder, FrameRing, StackDecoder, StackEncoder
 from asyncrl.wire.tensors import Array
-from tests.unit.wire.strategies import DTYPES, random_array, seeds
+from tests.unit.wire.strategies import DTYPES, laid_out, random_array, seeds
 
 U4 = np.dtype("<u4")
-
-
-def decoded(encoded: Encoded, decoder: StackDecoder) -> Array:
-    """What arrives."""
-    newest = encoded.newest.copy() if encoded.changes is None else decoder.changed(encoded.changes)
-    return decoder.decode(newest, encoded.whole_rows, encoded.whole.copy())
-
-
-def next_frames(rng: np.random.Generator, before: Array) -> Array:
-    """Others, or with a few other numbers in them than those before `[N, ...]`."""
-    frames = random_array(rng, before.dtype, before.shape)
-    return np.where(rng.random(before.shape) < rng.choice([0.02, 0.3, 1.0]), frames, before)
 
 
 class Channel:
@@ -39,10 +27,9 @@ class Channel:
 
     def step(self, stacks: Array, first: Array) -> tuple[Array, Array]:
         """The stacks as they arrive, and the rows that travelled whole."""
-        encoded = self.encoder.encode(stacks, first)
-        self.sent_bytes += sum(map(len, encoded.changes)) if encoded.changes else encoded.newest.nbytes
-        self.sent_bytes += encoded.whole.nbytes
-        return decoded(encoded, self.decoder), encoded.whole_rows
+        newest, rows, whole = self.encoder.encode(stacks, first)
+        self.sent_bytes += newest.nbytes + whole.nbytes
+        return self.decoder.decode(newest.copy(), rows, whole.copy()), rows
 
     def final(self, finals: Array, rows: Array) -> Array:
         sent = self.encoder.final(finals, rows)
@@ -52,24 +39,12 @@ class Channel:
         return self.decoder.final(sent.copy(), rows)
 
 
-def laid_out(array: Array, layout: str) -> Array:
-    """The same values in another memory layout."""
-    if layout == "F":
-        return np.asfortranarray(array)
-    if layout == "strided":
-        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype) if array.shape[-1] else array
-        if array.shape[-1]:
-            wide[..., ::2] = array
-            return wide[..., ::2]
-    return array
-
-
 @settings(max_examples=120)
 @given(
     seeds,
     st.sampled_from(DTYPES),
     st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    st.lists(st.integers(0, 12), min_size=1, max_size=2).map(tuple),
+    st.lists(st.integers(0, 5), min_size=1, max_size=2).map(tuple),
     st.sampled_from(["C", "F", "strided"]),
 )
 def test_any_sequence_of_stacks_survives_the_codec(
@@ -83,7 +58,7 @@ def test_any_sequence_of_stacks_survives_the_codec(
     for number in range(6):
         first = rng.integers(0, 4, num_slots) == 0
         kinds = rng.integers(0, 4, num_slots)
-        before, stacks = stacks, np.concatenate([stacks[:, 1:], next_frames(rng, stacks[:, -1:])], 1)
+        before, stacks = stacks, np.concatenate([stacks[:, 1:], random_array(rng, dtype, (num_slots, 1, *frame))], 1)
         fresh = first | (kinds == 0)
         stacks[fresh] = random_array(rng, dtype, (int(fresh.sum()), depth, *frame))
         if number:  # final stacks come before the rows that they belong to
@@ -105,16 +80,16 @@ def test_newest_frames_survive_the_codec(seed: int, dtype: np.dtype[Any], sizes:
     """Of a host that keeps a ring: rows that begin, rows that stay where they are, ends, and a reply that was lost."""
     rng = np.random.default_rng(seed)
     num_slots, depth = sizes
-    ring, decoder = FrameRing(num_slots, depth, (80,), dtype), StackDecoder(num_slots, depth, (80,), dtype)
+    ring, decoder = FrameRing(num_slots, depth, (3,), dtype), StackDecoder(num_slots, depth, (3,), dtype)
     encoder = FrameEncoder(ring)
-    naive, lost = np.zeros((num_slots, depth, 80), dtype), True
+    naive, lost = np.zeros((num_slots, depth, 3), dtype), True
     for number in range(8):
-        frames = next_frames(rng, naive[:, -1])
+        frames = random_array(rng, dtype, (num_slots, 3))
         begin = rng.integers(0, 3, num_slots) == 0
         moved = number > 0 and bool(rng.integers(0, 4))
         if moved:
             ended = np.flatnonzero(begin).astype(U4)
-            finals = np.concatenate([naive[ended, 1:], random_array(rng, dtype, (len(ended), 1, 80))], 1)
+            finals = np.concatenate([naive[ended, 1:], random_array(rng, dtype, (len(ended), 1, 3))], 1)
             sent = encoder.final(finals, ended)
             if sent.shape[1] < finals.shape[1]:
                 sent = decoder.final(sent.copy(), ended)
@@ -124,13 +99,13 @@ def test_newest_frames_survive_the_codec(seed: int, dtype: np.dtype[Any], sizes:
         naive[begin] = 0
         naive[begin, -1] = frames[begin]
         ring.put(np.flatnonzero(begin), naive[begin])
-        encoded = encoder.encode(ring.frames[-1][:, None], begin | (not moved))
-        assert len(encoded.whole_rows) == (begin.sum() if moved and not lost else num_slots)
+        newest, rows, whole = encoder.encode(ring.frames[-1][:, None], begin | (not moved))
+        assert len(rows) == (begin.sum() if moved and not lost else num_slots)
         lost = bool(rng.integers(0, 5) == 0)
         if lost:
             encoder.forget()
         else:
-            arrived = decoded(encoded, decoder)
+            arrived = decoder.decode(newest.copy(), rows, whole)
             assert arrived.tobytes() == naive.tobytes()
             assert ring.stacks().tobytes() == naive.tobytes()
             arrived[...] = 0

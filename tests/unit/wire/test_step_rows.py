@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.changes import ChangeDecoder, ChangeEncoder
 from asyncrl.wire.flags import (
     CUT,
     FIRST,
@@ -143,15 +144,16 @@ def codec_rows(
 
 
 @settings(max_examples=60)
-@given(seeds, st.integers(1, 4))
-def test_rows_round_trip_under_the_codec(seed: int, num_slots: int) -> None:
-    """A sequence of replies of a lane with FRAME_STACK, beside a leaf that is not stacked."""
+@given(seeds, st.integers(1, 4), st.booleans())
+def test_rows_round_trip_under_the_codecs(seed: int, num_slots: int, agreed: bool) -> None:
+    """A sequence of replies of a lane with FRAME_STACK, and with CHANGES or not, beside a leaf that is not stacked."""
     rng, spec = np.random.default_rng(seed), lane_spec(STACKED, stack_leaf=0)
     encoder, decoder = StackEncoder(), StackDecoder(num_slots, 4, (8, 8), np.dtype("<u1"))
+    changes = (ChangeEncoder(), ChangeDecoder()) if agreed else (None, None)
     before = None
     for _ in range(5):
         rows, before = codec_rows(rng, spec, num_slots, before)
-        back = decode(encode(rows, spec, encoder), spec, num_slots, decoder)
+        back = decode(encode(rows, spec, encoder, changes[0]), spec, num_slots, decoder, changes[1])
         assert plain(back) == plain(rows)
         back.obs[0][...] = 0
 
@@ -169,49 +171,56 @@ def test_the_codec_saves_three_quarters_of_the_frames() -> None:
     assert not message.stack_obs
 
 
-def still_life() -> tuple[LaneSpec, StackEncoder, StackDecoder, pb.StepResult]:
+PICTURES = SpaceSpec(
+    (
+        Node(pb.DICT),
+        Node(pb.BOX, 0, "picture", np.dtype("<u1"), (8, 8)),
+        Node(pb.BOX, 0, "speed", np.dtype("<f4"), ()),
+    )
+)
+
+
+def still_life() -> tuple[LaneSpec, ChangeDecoder, pb.StepResult]:
     """A lane of two slots after its first reply, and the next one: in row 1 a pixel has changed."""
-    spec = lane_spec(STACKED, stack_leaf=0)
-    encoder, decoder = StackEncoder(), StackDecoder(2, 4, (8, 8), np.dtype("<u1"))
-    stacks, speed = np.full((2, 4, 8, 8), 5, np.uint8), np.zeros(2, np.float32)
-    begun = StepRows([stacks, speed], np.zeros(2), np.full(2, FIRST | NO_TRANSITION, np.uint8))
-    decode(encode(begun, spec, encoder), spec, 2, decoder)
-    stacks = stacks.copy()
-    stacks[1, -1, 7, 7] = 6
-    body = encode(StepRows([stacks, speed], np.zeros(2), np.zeros(2, np.uint8)), spec, encoder)
-    return spec, encoder, decoder, pb.StepResult.FromString(body)
+    spec = lane_spec(PICTURES)
+    encoder, decoder = ChangeEncoder(), ChangeDecoder()
+    rows = StepRows([np.full((2, 8, 8), 5, np.uint8), np.zeros(2, np.float32)], np.zeros(2), np.zeros(2, np.uint8))
+    decode(encode(rows, spec, None, encoder), spec, 2, None, decoder)
+    rows.obs[0][1, 7, 7] = 6
+    return spec, decoder, pb.StepResult.FromString(encode(rows, spec, None, encoder))
 
 
 def test_only_what_changed_travels() -> None:
-    """Of two frames of 64 bytes: a bit for each of their 16 words, and the one word that is another."""
-    spec, _, decoder, message = still_life()
+    """Of two pictures of 64 bytes: a bit for each of their 16 words, and the one word that is another."""
+    spec, decoder, message = still_life()
     assert list(message.obs) == [b"", bytes(8)]
-    assert message.changed_bits == b"\x00\x80"
-    assert message.changed_words == b"\5\5\5\5\5\5\5\6"
-    assert not message.stack_rows
-    arrived = decode(message.SerializeToString(), spec, 2, decoder).obs[0]
-    assert np.argwhere(arrived != 5).tolist() == [[1, 3, 7, 7]]
-    assert arrived[1, 3, 7, 7] == 6
+    assert list(message.changed) == [pb.Changed(leaf=0, bits=b"\x00\x80", words=b"\5\5\5\5\5\5\5\6")]
+    arrived = decode(message.SerializeToString(), spec, 2, None, decoder).obs[0]
+    assert np.argwhere(arrived != 5).tolist() == [[1, 7, 7]]
+    assert arrived[1, 7, 7] == 6
 
 
 CHANGES_THAT_DO_NOT_FIT: dict[str, Callable[[pb.StepResult], Any]] = {
-    "too few bits": lambda message: setattr(message, "changed_bits", b"\x80"),
-    "no bits": lambda message: setattr(message, "changed_bits", b""),
-    "too few words": lambda message: setattr(message, "changed_words", bytes(7)),
-    "a word that no bit is for": lambda message: setattr(message, "changed_words", bytes(16)),
-    "frames as well": lambda message: message.obs.__setitem__(0, bytes(128)),
+    "too few bits": lambda message: setattr(message.changed[0], "bits", b"\x80"),
+    "too few words": lambda message: setattr(message.changed[0], "words", bytes(7)),
+    "a word that no bit is for": lambda message: setattr(message.changed[0], "words", bytes(16)),
+    "the picture as well": lambda message: message.obs.__setitem__(0, bytes(128)),
+    "neither": lambda message: message.ClearField("changed"),
+    "twice": lambda message: message.changed.append(message.changed[0]),
+    "of a leaf that is too small": lambda message: setattr(message.changed[0], "leaf", 1),
+    "of a leaf that is not there": lambda message: setattr(message.changed[0], "leaf", 2),
 }
 
 
 @pytest.mark.parametrize("case", CHANGES_THAT_DO_NOT_FIT)
 def test_changes_beside_what_they_change_are_refused(case: str) -> None:
     """And the decoder goes on as if nothing had come."""
-    spec, _, decoder, message = still_life()
+    spec, decoder, message = still_life()
     good = message.SerializeToString()
     CHANGES_THAT_DO_NOT_FIT[case](message)
     with pytest.raises(RemoteProtocolError):
-        decode(message.SerializeToString(), spec, 2, decoder)
-    assert decode(good, spec, 2, decoder).obs[0].sum(dtype=int) == 2 * 4 * 64 * 5 + 1
+        decode(message.SerializeToString(), spec, 2, None, decoder)
+    assert decode(good, spec, 2, None, decoder).obs[0].sum() == 2 * 64 * 5 + 1
 
 
 @pytest.mark.parametrize("flags", sorted(LEGAL_FLAGS))
@@ -287,8 +296,7 @@ MISFITS: dict[str, Callable[[pb.StepResult], Any]] = {
     "a long final observation": lambda message: message.final_obs.__setitem__(0, bytes(16)),
     "whole stacks that nobody agreed on": lambda message: setattr(message, "stack_obs", b"x"),
     "stack rows that nobody agreed on": lambda message: setattr(message, "stack_rows", bytes(4)),
-    "changes that nobody agreed on": lambda message: setattr(message, "changed_bits", bytes(1)),
-    "changed words that nobody agreed on": lambda message: setattr(message, "changed_words", bytes(8)),
+    "changes that nobody agreed on": lambda message: message.changed.add(),
     "statistics of rows that are not there": lambda message: setattr(message, "stat_rows", b"\3\0\0\0"),
     "a rebuilt slot that is not there": lambda message: message.rebuilt.append(pb.Rebuilt(row=3)),
     "a bad info column": lambda message: message.infos.append(pb.InfoColumn(key="x")),
@@ -364,8 +372,11 @@ def test_damaged_bodies_decode_or_raise(seed: int, with_codec: bool) -> None:
     """Mutated bodies: rows of the right shapes, or RemoteProtocolError and nothing else."""
     rng = np.random.default_rng(seed)
     spec = lane_spec(STACKED, stack_leaf=0)
-    rows = codec_rows(rng, spec, 3, None)[0]
-    body = bytearray(encode(rows, spec, StackEncoder() if with_codec else None))
+    encoders = (StackEncoder(), ChangeEncoder()) if with_codec else (None, None)
+    decoders = (StackDecoder(3, 4, (8, 8), np.dtype("<u1")), ChangeDecoder()) if with_codec else (None, None)
+    rows, before = codec_rows(rng, spec, 3, None)
+    decode(encode(rows, spec, *encoders), spec, 3, *decoders)
+    body = bytearray(encode(codec_rows(rng, spec, 3, before)[0], spec, *encoders))
     for _ in range(rng.integers(1, 4)):
         place = int(rng.integers(0, len(body)))
         match rng.integers(0, 3):
@@ -378,7 +389,7 @@ def test_damaged_bodies_decode_or_raise(seed: int, with_codec: bool) -> None:
         if not body:
             break
     try:
-        back = decode(bytes(body), spec, 3, StackDecoder(3, 4, (8, 8), np.dtype("<u1")) if with_codec else None)
+        back = decode(bytes(body), spec, 3, *decoders)
     except RemoteProtocolError:
         return
     assert [array.shape for array in back.obs] == [(3, 4, 8, 8), (3,)]
