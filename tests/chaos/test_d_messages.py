@@ -146,7 +146,12 @@ def _rows(edit: Callable[[pb.StepResult], None]) -> Edit:
 
 
 def _shorter_obs(rows: pb.StepResult) -> None:
+    del rows.changed[:]
     rows.obs[0] = rows.obs[0][:-1]
+
+
+def _changes_of_another_leaf(rows: pb.StepResult) -> None:
+    rows.changed.add(leaf=len(rows.obs))
 
 
 def _one_obs_more(rows: pb.StepResult) -> None:
@@ -176,6 +181,7 @@ def _endless_rows(rows: pb.StepResult) -> None:
 
 LIES: dict[str, Edit] = {
     "an observation too short": _rows(_shorter_obs),
+    "changes of a leaf that is not there": _rows(_changes_of_another_leaf),
     "a leaf too many": _rows(_one_obs_more),
     "rewards of fewer slots": _rows(_short_rewards),
     "flags that do not exist": _rows(_illegal_flags),

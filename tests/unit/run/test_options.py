@@ -19,7 +19,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     file.write_text("gamma: 0.5\nnum-envs: 2\n")
     config = options.resolve("ppo", preset_name="zoo-cartpole", config=file, num_envs=16)
     assert isinstance(config, PPOConfig)
-    assert (config.num_envs, config.gamma, config.gae_lambda, config.vf_coef) == (16, 0.5, 0.8, 0.5)
+    assert (config.num_envs, config.gamma, config.gae_lambda, config.max_grad_norm) == (16, 0.5, 0.8, 0.5)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
