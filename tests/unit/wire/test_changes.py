@@ -139,6 +139,17 @@ def test_noise_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyPatch) -> No
     assert found[-1]
 
 
+def test_a_cut_to_another_scene_costs_one_picture() -> None:
+    """However many there were before: after each, what changes in the new scene is told."""
+    channel, rng = Channel(), np.random.default_rng(0)
+    for cut in range(5):
+        scene = rng.integers(0, 256, (2, 64), np.uint8)
+        assert channel.send(scene) is None
+        for step in range(3):
+            scene[1, step] ^= 1
+            assert channel.send(scene) is not None, (cut, step)
+
+
 def test_leaves_are_apart() -> None:
     """Each against what was sent of it, and of an array that the host writes into as soon as it was sent."""
     channel, rows = Channel(), np.zeros((1, 64), np.uint8)
@@ -148,6 +159,7 @@ def test_leaves_are_apart() -> None:
     change = channel.send(rows)
     assert change is not None
     assert change.words == bytes([7, 0, 0, 0, 0, 0, 0, 0])
+    channel.decoder.came(1, np.zeros((2, SMALLEST_ROW - 1), np.uint8))  # too small for its changes ever to come
     with pytest.raises(RemoteProtocolError, match="leaf 1, which never came whole"):
         channel.decoder.changed(1, change)
 
