@@ -279,12 +279,14 @@ def test_the_caller_may_do_the_first_reset() -> None:
 
 
 def test_rendering_gives_images_by_row() -> None:
-    """And a lane that is down says so."""
+    """Of any size: the limit on rows is not theirs."""
 
     async def main(rig: Rig) -> None:
         arrival = await rig.recv()
         images = await arrival.lane.render([0])
         assert {row: image.tolist() for row, image in images.items()} == {0: [[[1, 2, 3]]]}
+        (large,) = (await arrival.lane.render([1])).values()
+        assert large.shape == (2000, 2000, 3)
 
     sim(main)
 

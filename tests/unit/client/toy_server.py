@@ -160,7 +160,9 @@ class ToyLane:
             self.released.append(list(parse_body(pb.Release, request.body).ids))
             return pb.RELEASED, pb.Released(released=len(self.released[-1])).SerializeToString()
         if request.kind == pb.RENDER:
-            image = pb.Image(row=0, height=1, width=1, channels=3, pixels=b"\x01\x02\x03")
+            # Slot 1 has a large picture.
+            side = 2000 if pb.Render.FromString(request.body).rows == b"\1\0\0\0" else 1
+            image = pb.Image(row=0, height=side, width=side, channels=3, pixels=b"\1\2\3" * side * side)
             return pb.RENDERED, pb.Rendered(images=[image]).SerializeToString()
         (action,), crc = requests.decode_step(request.body, SPEC.action.leaves, self.num_slots)
         wrong = requests.check_actions([action], SPEC.action)

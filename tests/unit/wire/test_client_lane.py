@@ -88,7 +88,7 @@ def test_illegal_event_changes_nothing(message: Message, says: str) -> None:
 
 
 def test_release_is_resume_and_bye_on_a_stream_of_its_own() -> None:
-    """Also after a BYE that may be lost; a lane that its server does not keep needs none."""
+    """Also after a BYE that may be lost; a lane that its server does not keep needs none, nor one that never opened."""
     lane = live()
     lane.control(pb.BYE)
     before = copy.deepcopy(vars(lane))
@@ -98,6 +98,7 @@ def test_release_is_resume_and_bye_on_a_stream_of_its_own() -> None:
     wanted = pb.Resume(lane_id="lane", token=b"t" * 16, ack=1, learner_epoch=7, protocol=handshake.version())
     assert pb.Resume.FromString(resume.body) == wanted
     assert live(pb.Opened(max_in_flight=3, lane_id="lane")).release(7) == []
+    assert ClientLane(with_crc=True).release(7) == []
 
 
 def test_a_reply_to_nothing_is_refused() -> None:

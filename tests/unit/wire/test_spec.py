@@ -63,6 +63,12 @@ def test_every_part_counts_in_the_hash(change: dict[str, Any]) -> None:
     assert LaneSpec.from_proto(other.to_proto()) == other
 
 
+def test_what_nobody_knows_is_zero_on_the_wire() -> None:
+    """A spec of spaces alone has no step limit, no stack and no frames per second."""
+    bare = LaneSpec("x", PONG.observation, PONG.action).to_proto()
+    assert (bare.max_episode_steps, bare.stack_leaf, bare.render_fps, bare.mask_size) == (0, 0, 0.0, 0)
+
+
 def test_the_depth_of_a_stack() -> None:
     """The first axis of the stacked leaf; 1 where nothing is stacked."""
     assert PONG.stack_depth == 4

@@ -352,6 +352,13 @@ def test_an_episode_that_begins_brings_its_whole_stack(flags: int) -> None:
         decode(message.SerializeToString(), spec, 1, decoder)
 
 
+def test_rows_of_a_reset_answer_no_action() -> None:
+    """Their CRC is that of none."""
+    rows = StepRows([np.zeros((1, 2), np.float32)], np.zeros(1), np.full(1, FIRST | NO_TRANSITION, np.uint8))
+    body = encode(rows, lane_spec(BOX))
+    assert pb.StepResult.FromString(body).action_crc == decode(body, lane_spec(BOX), 1).action_crc == 0
+
+
 def test_the_code_of_a_rebuilt_slot_may_be_of_the_future() -> None:
     """An unknown code is no reason to lose the rows."""
     message = full_message()
