@@ -77,7 +77,6 @@ def _request(env: str, kwargs_json: bytes, slots: int) -> pb.Open:
         fleet_slots=range(slots),
         incarnations=[0] * slots,
         autoreset=pb.SAME_STEP,
-        features=[pb.FRAME_STACK, pb.RENDERING, pb.SOFT_ENDS, pb.CHANGES],
     )
 
 

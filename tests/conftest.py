@@ -83,8 +83,7 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         cause = record.exc_info[1] if record.exc_info else None
-        # gRPC has one queue for all loops of a process. What a server of an earlier test still says can come when that
-        # test's loop is closed.
+        # gRPC has one queue for all loops of a process: an event for an earlier test's loop, closed by now, lands here.
         if "PollerCompletionQueue._handle_events" in record.getMessage() and str(cause) == "Event loop is closed":
             return
         self.heard.append(f"{record.getMessage().splitlines()[0]} ({cause!r})")

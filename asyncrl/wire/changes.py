@@ -51,8 +51,8 @@ class _Sent:
     """Of one leaf: what the other end has, and how it went of late."""
 
     rows: Array | None = None
-    misses: int = 0  # in a row
     rest: int = 0  # replies that are sent without looking
+    next_rest: int = 0  # after another look that does not pay
 
 
 class ChangeEncoder:
@@ -72,11 +72,10 @@ class ChangeEncoder:
             return None
         change = None if sent.rows is None else _change(sent.rows, rows)
         if change is not None:
-            sent.misses = 0
+            sent.next_rest = 0
             return change
         if sent.rows is not None:
-            sent.rest = min(2**sent.misses - 1, LONGEST_REST)
-            sent.misses = min(sent.misses + 1, 10)
+            sent.rest, sent.next_rest = sent.next_rest, min(2 * sent.next_rest + 1, LONGEST_REST)
         # A copy: the host writes into what it returned.
         sent.rows = None if sent.rest else np.array(rows, order="C")
         return None

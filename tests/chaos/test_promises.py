@@ -25,7 +25,7 @@ NUM_BREAKS = 20
 @pytest.mark.parametrize("autoreset", ["same_step", pytest.param("next_step", marks=pytest.mark.slow)])
 async def test_100_000_steps_are_stored_exactly_once(tmp_path: Path, autoreset: str) -> None:
     """10^5 transitions over 4 lanes: executed = stored, every header, action and reward in its place."""
-    asyncio.get_running_loop().set_debug(False)  # which takes as long as the steps themselves
+    asyncio.get_running_loop().set_debug(False)  # it would take two fifths of the time
     async with census(), EnvServerProcess(tmp_path, num_envs=64) as server:
         settings: dict[str, Any] = {"env": "ledger", "num_envs": 64, "lanes": 4, "seed": 11, "autoreset": autoreset}
         async with connect(server.address, **settings) as fleet, Driver(fleet, depth=2) as driver:
