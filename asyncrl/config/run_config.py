@@ -87,6 +87,7 @@ class RunConfig:
     run_name: str = ""  # default: {env_id}__{algorithm}__{seed}__{unix_time}
     resume: str = "auto"  # auto: where the run's folder has a checkpoint; no; or the folder of a run
     checkpoint_every: int = 100_000  # steps; 0: at the end alone
+    checkpoint_minutes: float = 5.0  # the longest without one; 0: by steps alone
     keep_checkpoints: int = 3  # newest ones, beside the best
     eval_every: int = 50_000  # steps; 0: at the end alone
     eval_episodes: int = 10  # of each evaluation

@@ -24,7 +24,8 @@ EVALUATION: Final = "eval/episodic_return"
 LAG: Final = "async/policy_lag"  # counts; its mean and its maximum are curves
 # What makes no other setting: seeds, places, and what only watches.
 IGNORED: Final = frozenset(
-    {"seed", "run_dir", "run_name", "resume", "servers", "tb_style", "track", "keep_checkpoints", "checkpoint_every"}
+    {"seed", "run_dir", "run_name", "resume", "servers", "tb_style", "track"}
+    | {"keep_checkpoints", "checkpoint_every", "checkpoint_minutes"}
 )
 
 

@@ -7,7 +7,9 @@ Invariants: a checkpoint's counters are those of its weights, also where collect
 checkpoint that it has time for, and one at the end (test_a_slow_disk_gets_fewer_checkpoints); trouble with the lanes of
 an evaluation costs that evaluation alone (test_trouble_with_an_evaluation_is_an_event); weights that a failed update
 left are never kept (test_a_failed_update_is_not_kept); an evaluation whose mean is no number is never the best
-(test_nan_is_never_the_best); no evaluation holds a replay (test_an_evaluation_holds_no_replay).
+(test_nan_is_never_the_best); no evaluation holds a replay (test_an_evaluation_holds_no_replay); whoever is killed loses
+what was learned since the last checkpoint or evaluation, and neither is longer ago than `checkpoint_minutes` and the
+round that goes on (test_minutes_without_a_checkpoint_bring_one).
 """
 
 from __future__ import annotations
@@ -86,6 +88,7 @@ class Examiner:
         self._recorder = recorder
         self._group = group
         self._checkpoint_is_due = False
+        self._newest_copy_s = _now()
         self._evaluating: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ when
@@ -93,14 +96,22 @@ class Examiner:
     def round_ended(self, before: int, learner: LearnerThread) -> None:
         """After every round, whose first step was `before`: begin what is due."""
         config, now = self._run.config, self._run.progress.steps
-        self._checkpoint_is_due |= crossings(before, now, config.checkpoint_every) > 0
+        self._checkpoint_is_due |= crossings(before, now, config.checkpoint_every) > 0 or self._is_late
         if self._checkpoint_is_due and not self.keeper.is_busy:
             self._checkpoint_is_due = False
+            self._newest_copy_s = _now()
             self._group.create_task(self._keep_now(self._run.snapshot(), learner))
         # One that takes longer than the time between two stands in for the next.
         is_due = crossings(before, now, config.eval_every) > 0
         if is_due and (self._evaluating is None or self._evaluating.done()):
+            self._newest_copy_s = _now()
             self._evaluating = self._group.create_task(self._evaluate_now(self._run.snapshot(), learner))
+
+    @property
+    def _is_late(self) -> bool:
+        """The steps between two checkpoints take longer than anybody should lose: hours, of a slow simulator."""
+        config = self._run.config
+        return bool(config.checkpoint_every) and 0 < config.checkpoint_minutes <= (_now() - self._newest_copy_s) / 60
 
     def stop(self) -> None:
         """Give up the evaluation that is going on."""
@@ -197,3 +208,7 @@ class Examiner:
         best = self.keeper.best
         if of.path is not None and math.isfinite(found.mean) and (best is None or found.mean >= best):
             await self.keeper.mark(of.path, found.mean)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -112,6 +112,30 @@ async def test_a_slow_disk_gets_fewer_checkpoints(tmp_path: Path, server: str) -
     assert rounds[-1] == 60
 
 
+async def more_rounds(run: TinyRun, count: int) -> None:
+    goal = run.training.progress.round + count
+    await run.until(lambda: run.training.progress.round >= goal)
+
+
+async def test_minutes_without_a_checkpoint_bring_one(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many rounds before five minutes are over bring none; one after them, and that counts as the beginning."""
+    now_s = 1000.0
+    monkeypatch.setattr(examining, "_now", lambda: now_s)
+    run = TinyRun(tmp_path, tiny_config(tmp_path, checkpoint_every=10**6, total_timesteps=32 * 10**4))
+    async with run.running(server):
+        await more_rounds(run, 1)
+        for number in range(3):
+            now_s += 299.0
+            await more_rounds(run, 5)
+            assert len(readable(run.checkpoints)) == number
+            now_s += 2.0
+            while len(readable(run.checkpoints)) == number:
+                await more_rounds(run, 1)
+        run.training.stop()
+
+
 async def test_the_best_evaluation_is_marked(tmp_path: Path, server: str) -> None:
     """Of all evaluations, the last one too, the highest mean has the mark, and its checkpoint says so."""
     config = tiny_config(tmp_path, eval_every=160, eval_episodes=4, total_timesteps=1600, learning_rate=0.01)
