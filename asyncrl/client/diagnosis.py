@@ -68,8 +68,8 @@ async def _look_up(address: Address) -> None:
     try:
         async with asyncio.timeout(STAGE_S):
             await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or error
+    except (OSError, UnicodeError) as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or error
         raise _Failed("dns", f"{address.host}: {reason}. Check the name, or pass the IP address") from None
 
 
@@ -105,10 +105,7 @@ async def _expect_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 async def _handshake(address: Address, access: Access) -> None:
-    context = ssl.create_default_context(cafile=access.tls_ca)
-    context.set_alpn_protocols(["h2"])
-    if access.tls_cert is not None:
-        context.load_cert_chain(access.tls_cert, access.tls_key)
+    context = _context(access)
     try:
         async with asyncio.timeout(STAGE_S):
             reader, writer = await asyncio.open_connection(
@@ -130,6 +127,23 @@ async def _handshake(address: Address, access: Access) -> None:
         writer.transport.abort()
     if refused:
         raise _Failed("tls", "the server wants a certificate of ours: pass tls_cert and tls_key")
+
+
+def _context(access: Access) -> ssl.SSLContext:
+    what = f"the CA file {access.tls_ca}"
+    try:
+        context = ssl.create_default_context(cafile=access.tls_ca)
+        context.set_alpn_protocols(["h2"])
+        if access.tls_cert is not None:
+            what = f"the certificate {access.tls_cert} with the key {access.tls_key}"
+            # Without a password for it OpenSSL would ask at the terminal, and the loop stand still.
+            context.load_cert_chain(access.tls_cert, access.tls_key, password="")
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        reason = error.strerror if isinstance(error, FileNotFoundError) else error
+        raise _Failed(
+            "tls", f"{what} cannot be used: {reason}; both are PEM files, the key without a password"
+        ) from None
+    return context
 
 
 def _about_tls(error: Exception, access: Access) -> str:

@@ -277,8 +277,9 @@ class Fleet:
         if self.spec is None:
             self.spec, self._spec_hash = spec, opened.spec_hash
             return
+        # A hash says more than its spec, such as the arguments of the environment; but it is the server's word alone.
         both = bool(self._spec_hash and opened.spec_hash)
-        if (self._spec_hash != opened.spec_hash) if both else (spec != self.spec):
+        if spec != self.spec or (both and self._spec_hash != opened.spec_hash):
             raise SpecMismatch(f"{address} serves another {self.config.env!r}: {_difference(self.spec, spec)}")
 
     def fail(self, error: BaseException) -> None:

@@ -3,14 +3,17 @@
 The lane protocol itself is `wire.client_lane`; this is the shell that gives it streams and time.
 
 Invariants: rows reach the owner once, in order and checked (test_rows_arrive_once_and_in_order); a resumed stream
-loses nothing and repeats nothing (test_resume_loses_and_repeats_nothing); whatever ends a lane becomes one typed error,
-raised by `run` (test_every_end_is_one_typed_error).
+loses nothing and repeats nothing (test_resume_loses_and_repeats_nothing); a lane whose streams all break before the
+reply that is due is given up (test_a_request_that_breaks_every_stream_ends_the_lane); whatever ends a lane becomes one
+typed error, raised by `run` (test_every_end_is_one_typed_error), and by whoever waits for a reply
+(test_whoever_asks_hears_of_a_reply_that_ends_the_lane).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,7 +36,7 @@ from asyncrl.errors import (
 )
 from asyncrl.wire import handshake, requests
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.client_lane import ClientLane
+from asyncrl.wire.client_lane import MAX_DEADLINE_MS, ClientLane
 from asyncrl.wire.envelope import Message, kind_name, parse_body
 from asyncrl.wire.flags import RowTracker
 from asyncrl.wire.lane_table import LaneState
@@ -45,6 +48,8 @@ log = logging.getLogger("asyncrl.lane")
 
 # Streams in a row that bring a damaged frame and nothing else, before the lane is given up.
 MAX_DAMAGED: Final = 3
+# Resumes in a row after which the stream breaks again before a reply: what is asked for may be what breaks it.
+MAX_VAIN: Final = 8
 
 FEATURES: Final = (pb.RESUME_LANES, pb.FRAME_STACK, pb.SNAPSHOTS, pb.EXPORTS, pb.RENDERING, pb.SOFT_ENDS, pb.CHANGES)
 
@@ -79,6 +84,7 @@ class LaneClient:
         self._broke_at: float | None = None
         self._break_cause = ""
         self._damaged = 0
+        self._vain = 0  # resumes since the last reply, of a lane that a reply is due to
         self._request(Pending(pb.OPEN, self._timers.open_s), request.SerializeToString())
 
     # ------------------------------------------------------------------ requests
@@ -151,7 +157,7 @@ class LaneClient:
         self._request(Pending(kind, self._timers.other_s, waiter=waiter), body)
 
     def _request(self, pending: Pending, body: bytes) -> int:
-        seq, frames = self._protocol.request(pending.kind, body, int(pending.deadline_s * 1000))
+        seq, frames = self._protocol.request(pending.kind, body, _in_ms(pending.deadline_s))
         now = self._now()
         self._pending.add(pending, now)
         if self._stream is None:
@@ -228,7 +234,9 @@ class LaneClient:
         except ConnectionFailed as error:
             self._broke(error)
             return
-        self._stream = LaneStream(transport, self._link.connector.with_crc, self._take, self._context.counters)
+        self._stream = LaneStream(
+            transport, self._link.connector.with_crc, self._take, self._context.counters, self._part_came
+        )
         self._stream.reader.limit = self._rows.body_limit
         self._watch.new_stream()
         self._stream.send(first)
@@ -248,7 +256,10 @@ class LaneClient:
         if self._broke_at is None:
             self._broke_at = self._now()
             self._break_cause = self._break_cause or "server_lost"
-        if isinstance(fault, RemoteProtocolError):
+        if self._vain >= MAX_VAIN:
+            self._protocol.state = LaneState.CLOSED
+            fault = ConnectionLost(f"resumed {self._vain} times, and broken before each reply: {fault}")
+        elif isinstance(fault, RemoteProtocolError):
             self._break_cause = "bad_frame"
             self._damaged += 1
             if self._damaged >= MAX_DAMAGED or fault.code != "BAD_FRAME":
@@ -303,6 +314,12 @@ class LaneClient:
 
     # ------------------------------------------------------------------ replies
 
+    def _part_came(self) -> None:
+        """Of a reply that takes long on its way: whoever sends it is alive, and at it."""
+        now = self._now()
+        self._watch.beat.heard_at = now
+        self._pending.progress(now)
+
     def _take(self, message: Message) -> None:
         if self._leaving:
             return
@@ -313,11 +330,8 @@ class LaneClient:
             if delivered is None:
                 self._context.duplicates += 1
             elif delivered.kind == pb.STEP_RESULT:
-                pending = self._pending.answered(now)
-                rows = self._rows.read(delivered.body, pending.action_crc)
-                self._damaged = 0
-                self._owner.rows_arrived(*rows)
-                pending.resolve(b"")
+                self._owner.rows_arrived(*self._rows.read(delivered.body, self._pending.first.action_crc))
+                self._answered(now).resolve(b"")
                 self._owner.replied()
             elif delivered.seq:
                 self._take_reply(delivered, now)
@@ -333,22 +347,29 @@ class LaneClient:
             log.exception("lane at %s: reply of kind %s", self._link.address, kind_name(message.kind))
             self.leave(self._typed(RemoteProtocolError(f"{type(error).__name__}: {error}")))
 
+    def _answered(self, now: float) -> Pending:
+        """The first in line has its reply. Until it has been read it stays in line: what ends the lane ends it, too."""
+        self._damaged = self._vain = 0
+        self._backoff.reset()
+        return self._pending.answered(now)
+
     def _take_reply(self, message: Message, now: float) -> None:
-        pending = self._pending.answered(now)
         if message.kind == pb.OPENED:
             self._take_opened(parse_body(pb.Opened, message.body))
+            self._answered(now)
         elif message.kind == pb.ERROR:
-            self._take_error(refusal(parse_body(pb.Error, message.body)), pending)
+            self._take_error(refusal(parse_body(pb.Error, message.body)), now)
         else:
-            pending.resolve(message.body)
+            self._answered(now).resolve(message.body)
         self._owner.replied()
 
-    def _take_error(self, error: ServerRefused, pending: Pending) -> None:
+    def _take_error(self, error: ServerRefused, now: float) -> None:
         if self.opened is None or isinstance(error, LaneLost):
             raise error
-        if pending.waiter is not None:
-            pending.fail(error)
+        if self._pending.first.waiter is not None:
+            self._answered(now).fail(error)
         elif error.code in CALLERS_FAULT:
+            self._answered(now)
             self._owner.request_refused(error)
         else:
             raise error
@@ -379,7 +400,10 @@ class LaneClient:
             assert self._stream is not None
             self._stream.send(self._protocol.frames_after_resume(parse_body(pb.Resumed, message.body)))
             self._pending.progress(now)
-            self._backoff.reset()
+            if len(self._pending):
+                self._vain += 1
+            else:
+                self._backoff.reset()
             cause, self._broke_at, self._break_cause = self._break_cause, None, ""
             self._owner.lane_resumed(cause)
 
@@ -402,3 +426,8 @@ class LaneClient:
         limit_s = pending.deadline_s + self._timers.grace_s
         text = f"{self._link.address}: no reply to {kind_name(pending.kind)} within {limit_s:g} s"
         self.leave(ConnectionFailed(text, "open") if self.opened is None else lane_lost("deadline", text))
+
+
+def _in_ms(deadline_s: float) -> int:
+    """As it travels, where 0 would be the server's own: whoever comes late has a millisecond."""
+    return max(1, math.ceil(1000 * min(deadline_s, MAX_DEADLINE_MS / 1000)))

@@ -32,17 +32,23 @@ class WireCounters:
 class LaneStream:
     """Carries the frames of one lane for as long as one transport lives.
 
-    `take` is called with each whole message, on the loop; it must not raise.
+    `take` is called with each whole message, on the loop, and `part_came` for each part of one; they must not raise.
     `fault` says, after `carry`, why the stream broke; None for an end by protocol.
     """
 
     def __init__(
-        self, transport: Transport, with_crc: bool, take: Callable[[Message], None], counters: WireCounters
+        self,
+        transport: Transport,
+        with_crc: bool,
+        take: Callable[[Message], None],
+        counters: WireCounters,
+        part_came: Callable[[], None] = lambda: None,
     ) -> None:
         self.reader = FrameReader(expect_crc=with_crc)
         self.fault: AsyncRLError | None = None
         self._transport = transport
         self._take = take
+        self._part_came = part_came
         self._counters = counters
         self._outbox: deque[bytes] = deque()  # bounded by what the lane may have in flight, and a ping
         self._wake = asyncio.Event()
@@ -95,7 +101,9 @@ class LaneStream:
                 except RemoteProtocolError as error:
                     self.stop(error)  # the rest is drained: a stream nobody reads does not end
                     continue
-                if message is not None:
+                if message is None:
+                    self._part_came()
+                else:
                     self._take(message)
         except (ConnectionFailed, RemoteProtocolError) as error:
             self.stop(error)

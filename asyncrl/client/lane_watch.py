@@ -80,7 +80,6 @@ class LaneWatch:
             return
         verdict = self.beat.verdict(now)
         if verdict is Verdict.PING:
-            self.beat.sent_at = now
             self._lane.send_ping(now)
         elif verdict is Verdict.STALLED:
             self._lane.peer_stalled()

@@ -45,6 +45,11 @@ class PendingLine:
             self._head_since = now
         self._line.append(pending)
 
+    @property
+    def first(self) -> Pending:
+        """The one whose reply is due."""
+        return self._line[0]
+
     def answered(self, now: float) -> Pending:
         """The first in line has its reply."""
         self._head_since = now

@@ -4,7 +4,8 @@ A lane-step passes through four threads of the client. By default Linux lets eac
 spreads the threads over all cores; each of both costs more here than it gives, because most of them want the GIL.
 docs/benchmarks.md has the figures. Elsewhere than on Linux nothing happens.
 
-Invariant: what was changed for a fleet is as before when the fleet is closed (test_scheduling_is_put_back).
+Invariant: what was changed for fleets is as before when the last of them is closed (test_scheduling_is_put_back,
+test_two_wishes_end_in_any_order).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -50,19 +53,45 @@ class ThreadState:
             os.sched_setscheduler(thread, self.policy, os.sched_getparam(thread))
 
 
+@dataclass
+class _Wishes:
+    """Of one thread: how it was found, and what is wished for it now, oldest first."""
+
+    found: ThreadState
+    now: list[ThreadState]
+
+
+_of_thread: Final[dict[int, _Wishes]] = {}  # a thread touches its own entry alone
+
+
 @contextlib.contextmanager
 def scheduled(wish: Scheduling) -> Iterator[None]:
-    """Applies to the calling thread and to those it starts meanwhile; the calling thread gets its own back at the end.
+    """Applies to the calling thread and to those it starts meanwhile; the calling thread gets its own back once the
+    last of its wishes has ended, in whatever order they end.
 
     Raises OSError for a core that there is not.
     """
-    found = ThreadState.here()
-    if sys.platform != "linux" or found is None:
+    here = ThreadState.here()
+    if sys.platform != "linux" or here is None:
         yield
         return
-    policy = os.SCHED_BATCH if wish.batch and found.policy == os.SCHED_OTHER else found.policy
-    ThreadState(policy, found.cores if wish.core is None else frozenset({wish.core})).apply()
+    policy = os.SCHED_BATCH if wish.batch and here.policy == os.SCHED_OTHER else here.policy
+    state = ThreadState(policy, here.cores if wish.core is None else frozenset({wish.core}))
+    state.apply()
+    thread = threading.get_ident()
+    wishes = _of_thread.setdefault(thread, _Wishes(here, []))
+    wishes.now.append(state)
     try:
         yield
     finally:
-        found.apply()
+        _take_back(thread, wishes, state)
+
+
+def _take_back(thread: int, wishes: _Wishes, state: ThreadState) -> None:
+    is_newest = wishes.now[-1] is state
+    wishes.now[:] = [other for other in wishes.now if other is not state]
+    if not wishes.now:
+        del _of_thread[thread]
+        wishes.found.apply()
+    elif is_newest:
+        wishes.now[-1].apply()

@@ -11,7 +11,7 @@ import asyncio
 
 from asyncrl.client.backoff import Backoff
 from asyncrl.client.seams import Clock, Connector, Rng, Transport
-from asyncrl.errors import ConnectionFailed, ServerRefused
+from asyncrl.errors import ConnectionFailed, RemoteProtocolError, ServerRefused
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 
@@ -84,6 +84,8 @@ class ServerLink:
             error = ConnectionFailed(f"{self.address}: no answer to Describe within {self._describe_s:g} s", "describe")
         except (ConnectionFailed, ServerRefused) as caught:
             error = caught
+        except RemoteProtocolError as caught:  # of this server; the fleet goes on with the others
+            error = ConnectionFailed(str(caught), "describe")
         now = self._clock.now()
         self.attempts += 1
         self.reply, self._error, self.failed = (None if error else reply), error, error is not None

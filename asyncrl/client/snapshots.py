@@ -111,8 +111,7 @@ class LaneSnapshots:
         if self._stacked(spec):
             entries, before = self._stacks.asked(entries)
         body = bodies.encode_simulate(entries, spec)
-        if len(body) > bodies.MAX_REQUEST_BYTES:
-            raise LocalProtocolError(f"a wave of {len(body)} bytes; {bodies.MAX_REQUEST_BYTES} are possible")
+        _check_size(body, "a wave")
         asked = [len(entry.actions[0]) if entry.actions else 0 for entry in entries]
         each = spec.observation.nbytes + spec.mask_size + _OUTCOME_BYTES
         async with self._keeping([entry.keep_as for entry in entries if entry.keep_as is not None]) as client:
@@ -176,11 +175,12 @@ class LaneSnapshots:
     async def import_(self, states: Sequence[bytes]) -> list[int]:
         """Hold states that another lane exported; their ids.
 
-        Raises ServerRefused if any of them is refused, of which none is held then; LaneLost. Cancellation leaves no
-        snapshot.
+        Raises ServerRefused if any of them is refused, of which none is held then; LaneLost; LocalProtocolError for
+        more than travels at once. Cancellation leaves no snapshot.
         """
         ids = [self.new_id() for _ in states]
         body = pb.Import(ids=ids, states=states).SerializeToString()
+        _check_size(body, "states")
         async with self._keeping(ids) as client:
             self._take(await client.ask(pb.IMPORT, body), ids)
         return ids
@@ -230,6 +230,12 @@ class LaneSnapshots:
         if self._owner.spec is None:
             raise lane_lost("down", "the lane has not opened yet")
         return self._owner.spec
+
+
+def _check_size(body: bytes, what: str) -> None:
+    """The server breaks the stream on more than it reads, and would do so again after each resume."""
+    if len(body) > bodies.MAX_REQUEST_BYTES:
+        raise LocalProtocolError(f"{what} of {len(body)} bytes; {bodies.MAX_REQUEST_BYTES} are possible")
 
 
 def _check(statuses: Sequence[Status]) -> None:

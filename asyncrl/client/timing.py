@@ -26,7 +26,7 @@ class LaneTimers:
     other_s: float = 30.0
     grace_s: float = 5.0
     dial_s: float = 10.0
-    describe_s: float = 5.0
+    describe_s: float = 10.0  # with the diagnosis of what failed
     ping_every_s: float = 2.0
     pong_within_s: float | None = None  # None: 10, or 25 where the server is on another machine
     close_s: float = 1.0
@@ -58,11 +58,14 @@ class Heartbeat:
     def verdict(self, now: float) -> Verdict:
         """Call it every fraction of `ping_every_s`. PING means: send one now."""
         self._settle()
-        if self._asked_at is not None:
-            return Verdict.STALLED if now - self._asked_at > self._pong_within_s else Verdict.FINE
+        if self._asked_at is not None and now - self._asked_at > self._pong_within_s:
+            return Verdict.STALLED
         if now - self.sent_at < self._ping_every_s:
             return Verdict.FINE
-        self._asked_at = now
+        # Also while an answer is due: a server that hears nothing for its lease takes us for dead.
+        if self._asked_at is None:
+            self._asked_at = now
+        self.sent_at = now
         return Verdict.PING
 
     def forgive(self, late_s: float) -> None:

@@ -8,6 +8,7 @@ answered when a stream broke is sent again, and only that (test_resume_sends_exa
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from asyncrl.errors import LocalProtocolError, MessageMissing, RemoteProtocolError
 from asyncrl.wire import handshake
@@ -24,6 +25,8 @@ from asyncrl.wire.lane_table import (
     after_break,
     after_error,
 )
+
+MAX_DEADLINE_MS: Final = 2**32 - 1
 
 
 class ClientLane:
@@ -53,6 +56,8 @@ class ClientLane:
         """A sequenced request: its seq, and the frames to send now (none while no stream carries the lane)."""
         if kind not in REQUESTS:
             raise LocalProtocolError(f"{kind_name(kind)} is not a request")
+        if not 0 <= deadline_ms <= MAX_DEADLINE_MS:
+            raise LocalProtocolError(f"a deadline of {deadline_ms} ms: 0 to {MAX_DEADLINE_MS}")
         waiting = self.state in (LaneState.DETACHED, LaneState.RESUMING)
         # Without a stream the request only queues, as one of a live lane.
         following = after(LaneState.LIVE if waiting else self.state, kind, LocalProtocolError)

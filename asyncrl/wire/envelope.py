@@ -126,17 +126,18 @@ class FrameReader:
             frame = pb.Frame.FromString(data)
         except DecodeError:
             raise RemoteProtocolError("not a Frame: the bytes are no protobuf message of this version") from None
-        if frame.kind not in _KINDS:
-            raise RemoteProtocolError(f"unknown kind of frame: {frame.kind}", "UNSUPPORTED")
-        if frame.lane:
-            raise RemoteProtocolError(f"lane index {frame.lane}: one stream carries one lane", "UNSUPPORTED")
         has_crc = frame.HasField("crc")
         if self.crc is None:
             self.crc = has_crc
         if has_crc != self.crc:
             raise RemoteProtocolError("crc must be in every frame of a stream or in none")
-        if has_crc and frame.crc != _crc_of(frame):
+        # Before anything of it is believed: what was damaged can be asked for again, what is not supported cannot.
+        if has_crc and (not 0 <= frame.kind <= 255 or frame.crc != _crc_of(frame)):
             raise RemoteProtocolError("crc mismatch: the frame was damaged on its way")
+        if frame.kind not in _KINDS:
+            raise RemoteProtocolError(f"unknown kind of frame: {frame.kind}", "UNSUPPORTED")
+        if frame.lane:
+            raise RemoteProtocolError(f"lane index {frame.lane}: one stream carries one lane", "UNSUPPORTED")
         return frame
 
 

@@ -16,8 +16,10 @@ from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire import tensors
 from asyncrl.wire._generated import env_pb2 as pb
 
-# Over all columns, for a slot and a step.
+# For a slot and a step; the server counts the keys, too.
 MAX_INFO_BYTES: Final = 4096
+# Of one info, nested ones included: a column may be empty, and still takes memory where it is read.
+MAX_ENTRIES: Final = 256
 
 
 @dataclass(slots=True)
@@ -46,16 +48,23 @@ def to_proto(columns: list[InfoColumn], num_slots: int) -> list[pb.InfoColumn]:
 
 def from_proto(messages: list[pb.InfoColumn], num_slots: int) -> list[InfoColumn]:
     """Columns with writable data; sizes are checked against the cap before anything is read."""
+    if len(messages) > MAX_ENTRIES * num_slots:
+        raise RemoteProtocolError(f"{len(messages)} columns of infos: at most {MAX_ENTRIES} a slot")
     columns = []
+    all_rows = np.arange(num_slots, dtype="<u4")
+    all_rows.flags.writeable = False  # it is every column's
+    room = MAX_INFO_BYTES * num_slots
     for message in messages:
         rows = read_rows(message.rows, num_slots, f"rows of info {message.key!r}") if message.rows else None
         count = num_slots if rows is None else len(rows)
         dtype, shape = tensors.dtype_of(message.dtype), tuple(message.shape)
         tensors.check_shape(shape, dtype, f"info {message.key!r}")
-        if math.prod(shape) * dtype.itemsize > MAX_INFO_BYTES:
+        size = math.prod(shape) * dtype.itemsize
+        room -= count * size
+        if size > MAX_INFO_BYTES or room < 0:
             raise RemoteProtocolError(f"info {message.key!r}: over {MAX_INFO_BYTES} bytes a slot")
         data = tensors.owned(message.data, dtype, (count, *shape), f"info {message.key!r}")
-        columns.append(InfoColumn(message.key, np.arange(num_slots, dtype="<u4") if rows is None else rows, data))
+        columns.append(InfoColumn(message.key, all_rows if rows is None else rows, data))
     return columns
 
 

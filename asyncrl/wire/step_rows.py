@@ -8,7 +8,7 @@ array is read before its length was checked against the spec (test_wrong_lengths
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -31,6 +31,9 @@ _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
 _EMPTY_ROWS = np.zeros(0, _U4)
 _NO_ROWS = np.zeros(0, _U1)
 _FIRST_SOFT = FIRST | SOFT
+# The client counts on from what it hears, in 64 bits with a sign.
+MAX_INCARNATION: Final = 2**62
+MAX_REBUILT: Final = 16  # times, of one slot in one step
 _ERROR_CODES = frozenset(pb.ErrorCode.values())
 
 
@@ -255,9 +258,13 @@ def _decode_rare(message: pb.StepResult, rows: StepRows, spec: LaneSpec, num_slo
         rows.infos = info_codec.from_proto(list(message.infos), num_slots)
     if message.final_infos:
         rows.final_infos = info_codec.from_proto(list(message.final_infos), num_slots)
+    if len(message.rebuilt) > MAX_REBUILT * num_slots:
+        raise RemoteProtocolError(f"{len(message.rebuilt)} slots of {num_slots} rebuilt")
     for rebuilt in message.rebuilt:
         if rebuilt.row >= num_slots:
             raise RemoteProtocolError(f"rebuilt names row {rebuilt.row} of {num_slots}")
+        if rebuilt.incarnation > MAX_INCARNATION:
+            raise RemoteProtocolError(f"incarnation {rebuilt.incarnation} of row {rebuilt.row}: nobody lives so often")
         code = rebuilt.cause.code if rebuilt.cause.code in _ERROR_CODES else pb.ERROR_UNSPECIFIED
         rows.rebuilt.append(Rebuilt(rebuilt.row, rebuilt.incarnation, pb.ErrorCode.Name(code), rebuilt.cause.text))
     rows.infos_dropped = message.infos_dropped

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives import serialization
 
+from asyncrl.client.addresses import parse
 from asyncrl.client.credentials import Access
-from asyncrl.client.grpc_transport import GrpcConnector
+from asyncrl.client.diagnosis import LISTEN_S, STAGE_S, diagnose
+from asyncrl.client.grpc_transport import DESCRIBE_S, GrpcConnector
+from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ConnectionFailed
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.credentials import new_certificates
@@ -142,6 +146,33 @@ async def test_what_listens_is_no_grpc_server() -> None:
     """http2: it says something else."""
     with listener(b"SSH-2.0-OpenSSH_9.9\r\n") as port:
         check(await failure(f"127.0.0.1:{port}"), "http2", "no gRPC server", "SSH-2.0")
+
+
+async def test_a_name_that_is_no_name() -> None:
+    """dns: an empty label cannot even be asked for."""
+    check(await failure("worker..example:50051"), "dns", "worker..example", "Check the name")
+
+
+@pytest.mark.parametrize("key", ["no PEM at all", "encrypted"])
+async def test_files_that_are_no_pem(pki: Path, tmp_path: Path, key: str) -> None:
+    """tls: says which file cannot be used; nobody is asked for a password."""
+    bad = tmp_path / "bad.pem"
+    bad.write_text("this is no certificate\n")
+    access = Access(tls_ca=str(bad))
+    if key == "encrypted":
+        ours = pki / "ours"
+        plain = serialization.load_pem_private_key((ours / "client.key").read_bytes(), None)
+        pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        bad.write_bytes(plain.private_bytes(pem, form, serialization.BestAvailableEncryption(b"secret")))
+        access = Access(tls_ca=str(ours / "ca.pem"), tls_cert=str(ours / "client.pem"), tls_key=str(bad))
+    with listener() as port:
+        error = await diagnose(parse(f"localhost:{port}"), access, "UNAVAILABLE", "")
+    check(error, "tls", str(bad), "PEM files, the key without a password")
+
+
+def test_a_diagnosis_has_its_time() -> None:
+    """What is waited for a description leaves room for the RPC and for a stage that gets no answer."""
+    assert LaneTimers().describe_s > DESCRIBE_S + STAGE_S + LISTEN_S
 
 
 async def test_what_listens_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

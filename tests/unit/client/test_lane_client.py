@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
-from asyncrl.client.lane_client import MAX_DAMAGED
+from asyncrl.client.lane_client import MAX_DAMAGED, MAX_VAIN
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import (
     ConnectionLost,
@@ -20,7 +22,7 @@ from asyncrl.errors import (
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, error_body, to_frames
 from tests.unit.client.lane_rig import B, Rig, rig, sim
-from tests.unit.client.toy_server import EPISODE, ToyServer, ToyStream
+from tests.unit.client.toy_server import EPISODE, ToyPipe, ToyServer, ToyStream
 
 
 def test_open_and_reset_travel_together() -> None:
@@ -293,6 +295,133 @@ def test_every_end_is_one_typed_error(name: str, mangle: Callable[[int, bytes], 
             assert len(each.owner.rows) == 1
             await asyncio.sleep(2.0)
             assert each.server.byes == 1
+
+    sim(main)
+
+
+@pytest.mark.parametrize("body", [error_body("LANE_LOST", "it died", cause="crash(SIGSEGV)"), b"\xff\xff"])
+def test_whoever_asks_hears_of_a_reply_that_ends_the_lane(body: bytes) -> None:
+    """The reply itself says that the lane is gone, or is no message: the waiter has the same error as `run`."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            each.server.refuse_next = body
+            with pytest.raises(LaneLost) as caught:
+                await each.lane.ask(pb.RENDER, b"")
+            await each.over.wait()
+            assert caught.value is each.ended
+            assert each.lane.unanswered == 1
+
+    sim(main)
+
+
+def test_a_request_that_breaks_every_stream_ends_the_lane() -> None:
+    """The server resumes, and the stream breaks before the reply, time and again: the request may be the reason."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            each.server.hold_replies = True
+            resumed: list[str] = []
+
+            def breaks_again(cause: str) -> None:
+                resumed.append(cause)
+                each.server.snap_all()
+
+            each.owner.lane_resumed = breaks_again  # type: ignore[method-assign]
+            each.server.snap_all()
+            with pytest.raises(LaneLost, match=f"resumed {MAX_VAIN} times, and broken before each reply") as caught:
+                await each.lane.ask(pb.RENDER, b"")
+            assert caught.value.cause == "server_lost"
+            assert len(resumed) == MAX_VAIN
+            assert asyncio.get_running_loop().time() > 4.0  # with growing pauses
+
+    sim(main)
+
+
+def test_streams_that_break_between_replies_end_nothing() -> None:
+    """However many of them, of a lane that rests and of one that is answered now and then."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            for number in range(3 * MAX_VAIN):
+                each.server.snap_all()
+                await asyncio.sleep(5.0)
+                if number % MAX_VAIN == 0:
+                    each.step(number)
+                    each.server.snap_all()
+                    await asyncio.sleep(5.0)
+            assert each.ended is None
+            assert len(each.rewards) == 3
+
+    sim(main)
+
+
+def test_a_reply_that_takes_minutes_to_travel_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part every two seconds, longer than any deadline: nobody is stalled or late, and the server hears us."""
+    get, heard = ToyPipe.get, []
+
+    async def slow(pipe: ToyPipe) -> bytes | None:
+        data = await get(pipe)
+        if data is not None and len(data) > 200_000:
+            await asyncio.sleep(2.0)
+        elif data is not None:
+            heard.append(asyncio.get_running_loop().time())
+        return data
+
+    monkeypatch.setattr(ToyPipe, "get", slow)
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            rendered = await each.lane.ask(pb.RENDER, b"\x0a\x04\1\0\0\0", 1 << 24)
+            assert len(rendered) > 12_000_000
+            assert asyncio.get_running_loop().time() > 80
+            assert each.server.dials == 1
+            assert max(later - earlier for earlier, later in pairwise(heard)) < 5
+
+    sim(main)
+
+
+@pytest.mark.parametrize("deadline_s", [-1.0, 0.0, 1e-5, 1e12, math.inf])
+def test_any_deadline_can_be_asked_for(deadline_s: float) -> None:
+    """Whoever is late already, or never: the request travels with a deadline that fits, and the lane goes on."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            await each.lane.ask(pb.RENDER, b"", deadline_s=deadline_s)
+            each.step(1)
+            await each.owner.have(2)
+            assert each.ended is None
+
+    sim(main)
+
+
+def test_damage_now_and_then_is_no_server_of_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies without rows are replies, too: they tell that not every stream brings a damaged frame alone."""
+    get = ToyPipe.get
+    damaged: list[int] = []
+
+    async def flips(pipe: ToyPipe) -> bytes | None:
+        data = await get(pipe)
+        if data is not None and damaged and pb.Frame.FromString(data).kind == pb.RENDERED:
+            damaged.clear()
+            data = data[:-20] + bytes([data[-20] ^ 0x40]) + data[-19:]
+        return data
+
+    monkeypatch.setattr(ToyPipe, "get", flips)
+
+    async def main() -> None:
+        async with rig() as each:
+            await each.owner.have(1)
+            for _ in range(2 * MAX_DAMAGED):
+                await each.lane.ask(pb.RENDER, b"")
+                damaged.append(1)
+                await each.lane.ask(pb.RENDER, b"")
+            assert each.owner.resumed == ["bad_frame"] * 2 * MAX_DAMAGED
 
     sim(main)
 

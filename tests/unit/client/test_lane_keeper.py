@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from asyncrl.client.timing import LaneTimers
-from asyncrl.errors import ConnectionFailed
+from asyncrl.errors import ConnectionFailed, RemoteProtocolError, SpecMismatch
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body
+from asyncrl.wire.spaces import Node, SpaceSpec
+from asyncrl.wire.spec import LaneSpec
 from tests.unit.client.fleet_rig import Rig, seeds_of, sim
 from tests.unit.client.toy_server import SPEC
 
@@ -123,6 +126,47 @@ def test_another_spec_never_contributes_a_row() -> None:
             await rig.recv()
 
     sim(main, servers=[{"address": "a:1"}, {"address": "b:1"}], lanes=2, give_up_s=1e6)
+
+
+class Confused(LaneSpec):
+    """Says that it is the other."""
+
+    def hash(self) -> bytes:
+        return SPEC.hash()
+
+
+def test_a_hash_is_not_believed_alone() -> None:
+    """A server whose hash is that of another environment: its rows would be of other shapes than the fleet's."""
+    confused = Confused("toy", SpaceSpec((Node(pb.BOX, dtype=np.dtype("<f4"), shape=(6,)),)), SPEC.action)
+
+    async def main(rig: Rig) -> None:
+        await rig.drive(20)
+
+    with pytest.raises(SpecMismatch, match="serves another 'toy'"):
+        sim(main, servers=[{"address": "a:1"}, {"address": "b:1", "spec": confused}], lanes=2)
+
+
+def test_a_server_that_describes_rubbish_costs_its_lanes_alone() -> None:
+    """The fleet goes on with the lanes of the others, and comes back when the server does."""
+
+    async def main(rig: Rig) -> None:
+        strange, _good = rig.servers
+        await rig.drive(10)
+        describe = strange.describe
+
+        async def rubbish(_request: pb.DescribeRequest) -> pb.DescribeReply:
+            raise RemoteProtocolError("a:1: the answer to Describe is no DescribeReply")
+
+        strange.describe = rubbish  # type: ignore[method-assign]
+        await asyncio.sleep(1.0)  # what it said before is old by then
+        strange.lose_lanes("crash")
+        await rig.drive(20)
+        assert [lane.up for lane in rig.fleet.lanes] == [False, True]
+        strange.describe = describe  # type: ignore[method-assign]
+        while not all(lane.up for lane in rig.fleet.lanes):
+            await rig.recv()
+
+    sim(main, servers=[{"address": "a:1", "capacity": 2}, {"address": "b:1", "capacity": 2}], lanes=2)
 
 
 def test_no_lane_for_long_ends_the_wait() -> None:

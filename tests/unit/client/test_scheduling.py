@@ -57,6 +57,19 @@ def test_scheduling_is_put_back() -> None:
     assert now() == before
 
 
+def test_two_wishes_end_in_any_order() -> None:
+    """The one that lasts longer is what holds, and what was there at first comes back at the end."""
+    before = now()
+    core = min(before[1])
+    older, newer = scheduled(Scheduling(core=core)), scheduled(Scheduling(batch=False))
+    older.__enter__()
+    newer.__enter__()
+    older.__exit__(None, None, None)
+    assert now() == (os.SCHED_BATCH, {core})  # what the newer one found, and wished no change of
+    newer.__exit__(None, None, None)
+    assert now() == before
+
+
 async def test_a_fleet_shares_a_core_and_its_server_does_not() -> None:
     """The embedded server starts before: its lanes need the other cores. Both ends are SCHED_BATCH."""
     before = now()

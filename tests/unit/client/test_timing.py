@@ -10,18 +10,20 @@ def beat() -> Heartbeat:
 
 
 def test_silence_of_ours_asks_for_a_ping() -> None:
-    """Two seconds without a frame of ours: one ping, and no second one while it is out."""
+    """Two seconds without a frame of ours: a ping; and again, answered or not, or the server takes us for dead."""
     heart = beat()
     assert heart.verdict(1.9) is Verdict.FINE
     assert heart.verdict(2.0) is Verdict.PING
-    assert heart.verdict(5.0) is Verdict.FINE
+    assert heart.verdict(3.9) is Verdict.FINE
+    assert heart.verdict(4.0) is Verdict.PING
+    assert heart.verdict(5.9) is Verdict.FINE
 
 
 def test_whoever_is_silent_is_stalled() -> None:
-    """No frame at all for the limit after a ping."""
+    """No frame at all for the limit after the first ping, however many follow."""
     heart = beat()
     assert heart.verdict(2.0) is Verdict.PING
-    assert heart.verdict(12.0) is Verdict.FINE
+    assert heart.verdict(12.0) is Verdict.PING
     assert heart.verdict(12.1) is Verdict.STALLED
 
 
@@ -49,7 +51,7 @@ def test_our_own_lag_is_forgiven() -> None:
     heart = beat()
     assert heart.verdict(2.0) is Verdict.PING
     heart.forgive(15.0)
-    assert heart.verdict(17.25) is Verdict.FINE
+    assert heart.verdict(17.25) is Verdict.PING
     assert heart.verdict(27.1) is Verdict.STALLED
 
 

@@ -87,6 +87,13 @@ def test_illegal_event_changes_nothing(message: Message, says: str) -> None:
     refused(lane, lambda: lane.receive(message), RemoteProtocolError, says)
 
 
+@pytest.mark.parametrize("deadline_ms", [-1, 2**32])
+def test_a_deadline_that_does_not_fit_changes_nothing(deadline_ms: int) -> None:
+    """It would be found out once the request has its number, and leave a gap that no resume can close."""
+    lane = live()
+    refused(lane, lambda: lane.request(pb.RENDER, b"", deadline_ms), LocalProtocolError, "a deadline of")
+
+
 def test_release_is_resume_and_bye_on_a_stream_of_its_own() -> None:
     """Also after a BYE that may be lost; a lane that its server does not keep needs none, nor one that never opened."""
     lane = live()

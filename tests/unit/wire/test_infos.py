@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncrl.errors import RemoteProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.infos import MAX_INFO_BYTES, InfoColumn, from_proto, read_rows, to_proto
+from asyncrl.wire.infos import MAX_ENTRIES, MAX_INFO_BYTES, InfoColumn, from_proto, read_rows, to_proto
 from tests.unit.wire.strategies import DTYPES, random_array, seeds, shapes
 
 U4 = np.dtype("<u4")
@@ -78,6 +78,18 @@ def test_the_largest_column_is_legal() -> None:
     """Exactly the cap."""
     message = pb.InfoColumn(key="k", dtype=pb.F8, shape=[MAX_INFO_BYTES // 8], data=bytes(MAX_INFO_BYTES))
     assert from_proto([message], 1)[0].data.nbytes == MAX_INFO_BYTES
+
+
+def test_many_columns_are_refused_before_they_take_memory() -> None:
+    """Empty ones are seven bytes each on the wire; large ones are each within the cap of a slot."""
+    empty = pb.InfoColumn(dtype=pb.B1, shape=[0])
+    assert len(from_proto([empty] * MAX_ENTRIES * 4, 4)) == MAX_ENTRIES * 4
+    with pytest.raises(RemoteProtocolError, match=f"at most {MAX_ENTRIES} a slot"):
+        from_proto([empty] * (MAX_ENTRIES * 4 + 1), 4)
+    half = pb.InfoColumn(key="k", dtype=pb.F8, shape=[MAX_INFO_BYTES // 16], data=bytes(MAX_INFO_BYTES * 2))
+    assert len(from_proto([half] * 2, 4)) == 2
+    with pytest.raises(RemoteProtocolError, match=f"over {MAX_INFO_BYTES} bytes a slot"):
+        from_proto([half] * 3, 4)
 
 
 def test_rows_in_order() -> None:

@@ -299,6 +299,8 @@ MISFITS: dict[str, Callable[[pb.StepResult], Any]] = {
     "changes that nobody agreed on": lambda message: message.changed.add(),
     "statistics of rows that are not there": lambda message: setattr(message, "stat_rows", b"\3\0\0\0"),
     "a rebuilt slot that is not there": lambda message: message.rebuilt.append(pb.Rebuilt(row=3)),
+    "an incarnation that cannot be counted on": lambda message: message.rebuilt.append(pb.Rebuilt(incarnation=2**63)),
+    "a slot that is rebuilt and rebuilt": lambda message: message.rebuilt.extend([pb.Rebuilt()] * 48),
     "a bad info column": lambda message: message.infos.append(pb.InfoColumn(key="x")),
     "a bad final info column": lambda message: message.final_infos.append(pb.InfoColumn(key="x")),
     "a mask of other numbers": lambda message: setattr(message, "mask", b"\2" + bytes(8)),
