@@ -160,13 +160,15 @@ class Collector:
         while True:
             await self._posted.wait()
             while self._outbox:
+                num_steps = _num_steps(self._outbox[0])
                 await self._handoff.put(self._outbox[0])
-                self._handed(self._outbox.popleft())
+                self._handed(self._outbox.popleft(), num_steps)
             self._posted.clear()
 
-    def _handed(self, unrolls: list[Unroll]) -> None:
+    def _handed(self, unrolls: list[Unroll], num_steps: int) -> None:
+        """`num_steps` was counted before: what is in them is the learner's now, who may leave rows out."""
         self.stats.unrolls += len(unrolls)
-        self.stats.steps_handed += sum(unroll.num_valid for unroll in unrolls)
+        self.stats.steps_handed += num_steps
         if self._blocked:
             self._blocked.difference_update(unroll.lane for unroll in unrolls)
             self._open_gates()
@@ -260,10 +262,15 @@ class Collector:
         for unrolls in batches:
             if self._order is not None:
                 self._order.handed(unrolls)
+            num_steps = _num_steps(unrolls)
             if not self._outbox and self._handoff.put_nowait(unrolls):
-                self._handed(unrolls)
+                self._handed(unrolls, num_steps)
                 continue
             self._outbox.append(unrolls)
             self._posted.set()
             if self.config.lag is None:
                 self._blocked.update(unroll.lane for unroll in unrolls)
+
+
+def _num_steps(unrolls: list[Unroll]) -> int:
+    return sum(unroll.num_valid for unroll in unrolls)

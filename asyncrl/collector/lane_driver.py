@@ -109,8 +109,8 @@ class LaneDriver:
         elif self.phase is Phase.STEPPING:
             self._replied(rows, arrival)
         elif self.phase is Phase.OUT:
-            self._rows = self._sieve.opened(rows)
             self._stats.episodes_started += _started(rows)
+            self._rows = self._sieve.opened(rows)
             self._enter(Phase.AT_GATE)
             self._owner.lane_at_gate(self)
         else:
@@ -122,6 +122,7 @@ class LaneDriver:
         now = perf_counter()
         stats.env_s += now - self._since
         cut_before = self._sieve.num_cut
+        stats.episodes_started += _started(rows)  # the sieve says FIRST of rows that begin no game
         self._rows = rows = self._sieve.passed(rows)
         stats.nonfinite_steps += self._sieve.num_cut - cut_before
         builder.replied(rows, arrival.incarnation, arrival.episode, arrival.t)
@@ -130,7 +131,6 @@ class LaneDriver:
         stats.void_rows += num_void
         stats.steps += num_steps
         stats.steps_by_lane[self.index] += num_steps
-        stats.episodes_started += _started(rows)
         if rows.stats is not None:
             stats.episodes_finished += len(rows.stats.rows)
             self._owner.episodes_ended(self, rows)

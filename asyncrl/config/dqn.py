@@ -29,7 +29,7 @@ class DQNConfig(RunConfig):
     num_envs: int = 1  # environments that are stepped side by side
     lanes: int | None = 1  # processes that share them; None: by the cores of the servers
     num_steps: int = 10  # per environment and round
-    max_lag: int = _ANY_AGE  # async: data this many versions old is dropped
+    max_lag: int = _ANY_AGE  # async: data more than this many versions old is dropped
     anneal_lr: bool = False  # linearly to 0
     adam_eps: float = 1e-8  # of Adam
     max_grad_norm: float = 0.0  # of all gradients together; 0: not limited

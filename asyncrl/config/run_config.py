@@ -47,7 +47,7 @@ class RunConfig:
     seed: int = 1  # of everything; environment i begins with seed + i
     num_steps: int = 128  # per environment and round
     mode: str = "sync"  # sync; lag N: collection is at most N rounds ahead; async: free-running
-    max_lag: int = 100  # async: data this many versions old is dropped
+    max_lag: int = 100  # async: data more than this many versions old is dropped
     act_groups: int = 2  # sync: fixed groups of lanes that act together
 
     # ---- the update

@@ -76,8 +76,7 @@ class ActorCriticLearner(Generic[C]):
         """f8 [T, N]: what to train on."""
         scaler = self.model.rewards
         if scaler is not None:
-            first = batch.first.cpu().numpy()
-            scaler.update(batch.reward, first, batch.ended, batch.valid, batch.fleet_slots)
+            scaler.update(batch.reward, batch.begins, batch.ended, batch.valid, batch.fleet_slots)
         return train_reward(batch.reward, self.config, 1.0 if scaler is None else scaler.divisor)
 
     def _descend(self, loss: Tensor, learning_rate: float) -> float | None:

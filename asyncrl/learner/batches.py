@@ -34,7 +34,7 @@ class Batch:
     obs: list[Tensor]  # per leaf [T, N, *shape]
     action: list[Tensor]  # per action leaf [T, N, *shape]
     mask: Tensor | None  # b1 [T, N, M]
-    first: Tensor  # b1 [T, N], false in void rows
+    first: Tensor  # b1 [T, N], false in void rows, of which `begins` says it, too
     carry: list[Tensor]  # per carry leaf [N, *shape]: before row 0
     after: list[Tensor]  # per leaf [N + E, *shape]: last_obs of each slot, then end_obs of each end
     after_first: Tensor  # b1 [N + E]: true at a last_obs that begins an episode
@@ -44,6 +44,7 @@ class Batch:
     value: Array  # f4 [T, N]
     version: Array  # i8 [T, N]
     valid: Array  # b1 [T, N]
+    begins: Array  # b1 [T, N]: an episode begins before the row
     terminated: Array  # b1 [T, N], false in void rows
     ended: Array  # b1 [T, N], false in void rows
     end_rows: Array  # i8 [E, 2] of (t, n)
@@ -96,6 +97,7 @@ class Stage:
             value=np.where(valid, _beside([unroll.value for unroll in unrolls]), np.float32(0.0)),
             version=_beside([np.broadcast_to(unroll.version[:, None], unroll.valid.shape) for unroll in unrolls]),
             valid=valid,
+            begins=_beside([unroll.first for unroll in unrolls]),
             terminated=terminated,
             ended=ended,
             end_rows=_end_rows(unrolls),

@@ -233,12 +233,14 @@ class DQN:
 
 
 def _check_buffer(spec: LaneSpec, config: DQNConfig) -> None:
-    """An unroll of episodes that are truncated at once has two whole stacks a row."""
-    least = config.num_envs * spec.stack_depth * (2 * config.num_steps + 1)
+    """An unroll of episodes that are truncated at once has two whole stacks a row, beside the stacks before its first
+    row and after its last one; and a window is drawn with the frames that its first stack looks back at."""
+    depth, steps = spec.stack_depth, config.num_steps
+    least = config.num_envs * max(depth * (2 * steps + 2), steps + config.n_step + depth)
     if config.buffer_size < least:
         raise ConfigError(
-            f"buffer_size is {config.buffer_size}: at least {least}, for stacks of {spec.stack_depth} frames take more "
-            "room where episodes are short"
+            f"buffer_size is {config.buffer_size}: at least {least}, for n_step {config.n_step} and stacks of "
+            f"{depth} frames, which take more room where episodes are short"
         )
 
 

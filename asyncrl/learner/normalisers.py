@@ -114,8 +114,9 @@ class RewardScaler(nn.Module):
         for columns in _turns(fleet_slots):
             running = returns[fleet_slots[columns]]
             for t in range(len(reward)):
-                lives, begins = valid[t, columns], first[t, columns]
-                running = np.where(lives, np.where(begins, 0.0, running) * self._gamma + reward[t, columns], running)
+                # Also where the row itself was left out: the episode before is over, whether its end was seen or not.
+                lives, running = valid[t, columns], np.where(first[t, columns], 0.0, running)
+                running = np.where(lives, running * self._gamma + reward[t, columns], running)
                 seen[t, columns] = running
                 running[lives & ended[t, columns]] = 0.0
             returns[fleet_slots[columns]] = running

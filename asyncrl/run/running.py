@@ -172,6 +172,7 @@ class _Run:
             track=config.track,
             style=config.tb_style,
             resume_step=0 if checkpoint is None else checkpoint.step,
+            collected_step=session.progress.collected_step(config.max_ahead),
         )
 
     def _training(self, recorder: BackgroundRecorder, recreate_at: Sequence[int]) -> Training:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -28,7 +28,7 @@ ALIASES: Final[dict[str, tuple[str, float]]] = {
     "charts/SPS": ("time/fps", 1),
     "charts/learning_rate": ("train/learning_rate", 1),
     "charts/epsilon": ("rollout/exploration_rate", 1),
-    "losses/value_loss": ("train/value_loss", 1),
+    "losses/value_loss": ("train/value_loss", 2),  # which has no half
     "losses/policy_loss": ("train/policy_gradient_loss", 1),
     "losses/entropy": ("train/entropy_loss", -1),
     "losses/approx_kl": ("train/approx_kl", 1),
@@ -55,7 +55,7 @@ class TensorBoardRecorder:
         *,
         style: Style = "cleanrl",
         resume_step: int | None = None,
-        earlier: Iterable[Episode] = (),
+        earlier: Sequence[Episode] = (),
     ) -> None:
         try:
             event_pb2, summary_pb2, tensor_pb2, shape_pb2, types_pb2 = (
@@ -79,6 +79,11 @@ class TensorBoardRecorder:
         if resume_step is not None:
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._write(step=resume_step + 1, session_log=start)
+            for (
+                episode
+            ) in earlier:  # those of steps that were collected, and not yet trained on, are void with the rest
+                if episode.step > resume_step:
+                    self._episode(episode.step, episode.ret, episode.length)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         named = [pair for name, value in values.items() for pair in self._named(name, float(value))]
@@ -104,6 +109,9 @@ class TensorBoardRecorder:
 
     def episode(self, step: int, ret: float, length: int, seconds: float) -> None:
         self._window.add(ret, length)
+        self._episode(step, ret, length)
+
+    def _episode(self, step: int, ret: float, length: int) -> None:
         if self._style != "sb3":
             self._scalars(step, [("charts/episodic_return", ret), ("charts/episodic_length", length)])
 

@@ -263,8 +263,8 @@ class Training:
         progress = self.progress
         handoff = Handoff(len(fleet.lanes) * (1 + (self.config.max_ahead or 1)))
         state = progress.collector or CollectorState.fresh(self.config.num_envs, learning.carry)
-        # What was collected of rounds that nobody trained on is not part of the run; without rounds it all is.
-        steps = state.steps if self.config.max_ahead is None else progress.steps
+        collected = progress.collected_step(self.config.max_ahead)
+        steps = progress.steps if collected is None else collected
         # The environments are new, whatever the carries were.
         state = CollectorState(state.act_steps, [leaf.copy() for leaf in learning.carry], progress.round, steps)
         wish = self._collector_config(len(fleet.lanes))

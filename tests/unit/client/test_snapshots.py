@@ -302,7 +302,7 @@ async def test_what_does_not_fit_is_refused_here(address: str) -> None:
             await lane.simulate([SimulateEntry(root, [np.zeros(1, np.float32)])])
         with pytest.raises(LocalProtocolError, match="bytes"):
             await lane.simulate([look(bytes(1 << 20), 1) for _ in range(65)])
-        with pytest.raises(LocalProtocolError, match="states of .* bytes"):
+        with pytest.raises(LocalProtocolError, match="states of"):
             await lane.import_([bytes(1 << 22)] * 17)
         assert (await lane.simulate([look(root, 1)])).ok.all()
     with pytest.raises(LaneLost):

@@ -19,7 +19,7 @@ from asyncrl.records import Unroll
 from asyncrl.wire.envelope import error_body
 from asyncrl.wire.step_rows import EpisodeStats, StepRows
 from tests.unit.client.fleet_rig import Rig, sim
-from tests.unit.client.toy_server import ToyServer
+from tests.unit.client.toy_server import EPISODE, ToyServer
 from tests.unit.collector.collecting import Collecting, collecting
 
 
@@ -338,7 +338,10 @@ def test_environments_that_give_nothing_but_nan_end_it(lag: int | None) -> None:
         with pytest.raises(NonFiniteRows, match="nothing but NaN or infinity: 200 unrolls in a row"):
             async with asyncio.timeout(1000):
                 await collecting.collector.run()
-        assert collecting.collector.stats.nonfinite_steps == 200 * 2 * 2
+        stats = collecting.collector.stats
+        assert stats.nonfinite_steps == 200 * 2 * 2
+        games = [lane.num_slots * (1 + len(lane.executed) // EPISODE) for lane in rig.servers[0].all_lanes]
+        assert 0 < stats.episodes_started <= sum(games)  # no memory of a row that is left out is no new game
         assert not collecting.taken
 
     async def hardly(rig: Rig) -> None:

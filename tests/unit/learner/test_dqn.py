@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -425,17 +427,56 @@ def cut_short(num_steps: int, num_slots: int) -> Unroll:
     return unroll
 
 
+def endless_stacks(num_steps: int) -> Iterator[Unroll]:
+    """One slot whose episode never ends; each stack is the one before and a frame more."""
+    rng, zeros, nothing = np.random.default_rng(1), np.zeros(1), np.zeros(1, np.int64)
+    stack = rng.integers(0, 255, (1, 4, 9, 9)).astype(np.uint8)
+    rows = StepRows([stack], zeros, np.full(1, FIRST | NO_TRANSITION, np.uint8))
+    for number in itertools.count():
+        builder = UnrollBuilder(num_steps, 1)
+        for step in range(num_steps):
+            builder.observed(rows.obs, None, np.full(1, number + step == 0))
+            builder.acted(Acted([nothing], zeros, zeros, 0))
+            frame = rng.integers(0, 255, (1, 1, 9, 9)).astype(np.uint8)
+            rows = StepRows([np.concatenate([rows.obs[0][:, 1:], frame], 1)], zeros, np.zeros(1, np.uint8))
+            builder.replied(rows, nothing, nothing, nothing + number * num_steps + step)
+        unroll = builder.finish(0, number, nothing, rows)
+        assert unroll is not None
+        yield unroll
+
+
 def test_a_replay_that_cannot_hold_a_round_of_stacks_is_refused() -> None:
     """With episodes of one step each row takes two whole stacks; that is said before there is any row."""
     spec = dataclasses.replace(served(spaces.Box(0, 255, (4, 9, 9), np.uint8), spaces.Discrete(2)), stack_leaf=0)
-    least = 2 * 4 * (2 * 10 + 1)
+    least = 2 * 4 * (2 * 10 + 2)
 
     def made(buffer_size: int) -> DQN:
         return learner_for(changed(num_envs=2, num_steps=10, network="mlp", buffer_size=buffer_size), spec)
 
-    with pytest.raises(ConfigError, match=f"buffer_size is {least - 1}: at least {least}, for stacks of 4 frames"):
+    with pytest.raises(
+        ConfigError, match=f"buffer_size is {least - 1}: at least {least}, for n_step 1 and stacks of 4"
+    ):
         made(least - 1)
-    assert made(least).replay.insert(cut_short(10, 2)) == 20
+    replay = made(least).replay
+    for incarnation in range(3):  # none goes on where the one before was
+        unroll = cut_short(10, 2)
+        unroll.incarnation[:] = incarnation
+        assert replay.insert(unroll) == 20
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 5])
+def test_the_smallest_replay_of_stacks_has_room_for_windows(num_steps: int) -> None:
+    """Of an endless episode something can be drawn, once a window of n steps and its first stack are complete."""
+    spec = dataclasses.replace(served(spaces.Box(0, 255, (4, 9, 9), np.uint8), spaces.Discrete(2)), stack_leaf=0)
+    least = num_steps + 40 + 4
+    config = changed(num_envs=1, num_steps=num_steps, n_step=40, network="mlp", learning_starts=10**6)
+    with pytest.raises(ConfigError, match=f"at least {least}, "):
+        learner_for(dataclasses.replace(config, buffer_size=least - 1), spec)
+    replay = learner_for(dataclasses.replace(config, buffer_size=least), spec).replay
+    unrolls = endless_stacks(num_steps)
+    for _ in range(60):
+        replay.insert(next(unrolls))
+    assert len(replay) == num_steps
 
 
 def test_the_smallest_replay_has_room_for_windows() -> None:

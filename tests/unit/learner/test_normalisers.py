@@ -107,6 +107,16 @@ def test_returns_begin_where_episodes_do() -> None:
     assert scaler.returns.tolist() == [sum(0.5**k for k in range(6)), 1.75]
 
 
+def test_a_return_ends_where_its_end_was_left_out() -> None:
+    """Data too old is no row of training: neither the last row of an episode nor the next one's first."""
+    scaler, never = RewardScaler(1, 1.0), NEVER[:4, :1]
+    scaler.update(np.ones((4, 1)), never, never, ~never, np.zeros(1, np.int64))
+    first, valid = never.copy(), ~never
+    first[1], valid[:2] = True, False
+    scaler.update(np.ones((4, 1)), first, never, valid, np.zeros(1, np.int64))
+    assert scaler.returns.tolist() == [2.0]
+
+
 def test_a_slot_may_be_in_a_batch_twice() -> None:
     """As async batches have it: the same returns as with an update for each unroll, ends and holes among them."""
     rng = np.random.default_rng(5)

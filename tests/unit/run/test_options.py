@@ -31,6 +31,15 @@ def test_every_preset_resolves(algorithm: str) -> None:
         assert options.resolve(algorithm, preset_name=name).num_rounds > 0
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_presets_of_atari_say_which_game_is_played(algorithm: str) -> None:
+    """What the environments do by default is one protocol of several, and scores differ more by it than by anything."""
+    for name in options.preset_names(algorithm):
+        config = options.resolve(algorithm, preset_name=name)
+        if config.env_id.startswith("ALE/"):
+            assert "repeat_action_probability" in config.kwargs, name
+
+
 def test_unknown_keys_name_the_nearest(tmp_path: Path) -> None:
     """In a file, in a preset's name, and where a value has the wrong type."""
     file = tmp_path / "mine.yaml"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from asyncrl.run.recorders import BackgroundRecorder
 from asyncrl.run.recording import begin_recording
 from asyncrl.run.row_files import read_metrics, read_monitor
 from asyncrl.run.run_dir import RunDir
+
+event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 
 def test_a_recording_goes_on_where_its_checkpoint_was(tmp_path: Path) -> None:
@@ -28,6 +32,28 @@ def test_a_recording_goes_on_where_its_checkpoint_was(tmp_path: Path) -> None:
     assert [episode.step for episode in read_monitor(run.monitor)] == [10, 20, 25]
     assert [row["step"] for row in read_metrics(run.metrics)] == [10, 20]
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2
+    assert reports == []
+
+
+def test_episodes_of_what_was_collected_and_not_trained_on_stay(tmp_path: Path) -> None:
+    """Without rounds collection goes on where it was, ahead of the learner: its episodes stay."""
+    reports: list[str] = []
+    run = RunDir(tmp_path)
+    first, second = BackgroundRecorder(), BackgroundRecorder()
+    begin_recording(first, run, "CartPole-v1", reports.append)
+    for step in (10, 20, 30):
+        first.episode(step, float(step), 10, step / 10)
+        first.scalars(step, {"charts/SPS": step})
+    first.close()
+    begin_recording(second, run, "CartPole-v1", reports.append, resume_step=10, collected_step=20)
+    second.episode(25, 1.0, 5, 2.5)
+    second.close()
+    assert [episode.step for episode in read_monitor(run.monitor)] == [10, 20, 25]
+    assert [row["step"] for row in read_metrics(run.metrics)] == [10]
+    board = event_accumulator.EventAccumulator(str(tmp_path))
+    board.Reload()
+    assert [event.step for event in board.Scalars("charts/episodic_return")] == [10, 20, 25]
+    assert [event.step for event in board.Scalars("charts/SPS")] == [10]
     assert reports == []
 
 
