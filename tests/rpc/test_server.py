@@ -21,7 +21,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, to_frames
 from envserver import server as server_module
 from envserver.core import EnvServer
-from tests.rig.processes import ROOT, EnvServerProcess, child_environment
+from tests.rig.processes import ROOT, Child, EnvServerProcess, child_environment, until
 
 pytestmark = pytest.mark.rpc
 
@@ -110,6 +110,23 @@ async def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
                 while fleet.lanes_up:
                     await asyncio.sleep(0.05)
         assert await server.wait() == 0
+
+
+async def test_sigterm_is_obeyed_while_warming_up(tmp_path: Path) -> None:
+    """A simulator that takes very long to build keeps a server from being ready, not from ending; nothing is left."""
+    option = "eternal=tests.rpc.dawdling_env:make_for_ever"
+    command = [sys.executable, "-m", "envserver", "--warm", "--env", option, "--listen", "127.0.0.1:0"]
+    building = tmp_path / "building"
+    server = Child(command, tmp_path, "server", child_environment(BUILDING=str(building)))
+    server.start()
+    try:
+        await until(building.exists, within_s=30.0)
+        server.send_signal(signal.SIGTERM)
+        assert await server.wait() == 0
+    finally:
+        server.send_signal(signal.SIGKILL)
+    assert server.stdout() == ""
+    await until(lambda: not Path(f"/proc/{building.read_text()}").exists())
 
 
 async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:

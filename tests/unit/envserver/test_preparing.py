@@ -95,6 +95,37 @@ async def test_a_prepared_process_that_died_is_not_lent() -> None:
     assert taken is not None and taken[0] is start.made[1]
 
 
+async def test_a_berth_that_comes_back_during_a_fill_is_not_forgotten() -> None:
+    """Its lane closes while the fill, which has passed it, waits for another one: it is prepared afterwards."""
+    start = Starter("hang")
+    pool = WarmPool(start, berths(["toy"], 5, 2))
+    first, second = pool._berths
+    first.lent = True
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        await settle()
+        assert len(start.made) == 1  # for the second
+        start.answer = (PREPARED, PREPARED_BODY)
+        pool.give_back(first)
+        start.made[0].on_message(PREPARED, 0, PREPARED_BODY)
+        await settle(50)
+        assert second.backend is start.made[0]
+        assert first.backend is start.made[1]
+        running.cancel()
+
+
+async def test_a_berth_that_never_builds_is_tried_for_ever() -> None:
+    """However often it has failed, the pool goes on waiting for the next try."""
+    pool = WarmPool(Starter((pb.ERROR, error_body("BUILD_FAILED", "no ROM"))), berths(["toy"], 1, 1))
+    pool._berths[0].failures = 5000
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        await settle(50)
+        assert pool._berths[0].failures == 5001
+        assert not running.done()
+        running.cancel()
+
+
 @pytest.mark.parametrize(("num_envs", "lanes"), [(1, 1), (7, 3), (64, 6), (5, 5)])
 def test_berths_hold_the_capacity(num_envs: int, lanes: int) -> None:
     """The sizes sum to the capacity and differ by one at most; the aliases take turns."""
