@@ -18,7 +18,7 @@ from asyncrl.errors import DeadlineExceeded, LaneLost, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
 from asyncrl.wire.requests import to_json
-from envserver.lane_socket import PREPARE, PREPARED
+from envserver.lane_socket import BROKEN, PREPARE, PREPARED
 from envserver.seams import LaneBackend
 
 log = logging.getLogger("envserver.preparing")
@@ -39,6 +39,8 @@ async def prepare(start: Start, request: pb.Open, timeout_s: float = PREPARE_S) 
             return
         if kind == PREPARED:
             answer.set_result(parse_body(pb.Opened, body))
+        elif kind == BROKEN:
+            answer.set_exception(LaneLost("LANE_LOST", body.decode(), cause="protocol"))
         else:
             error = parse_body(pb.Error, body)
             answer.set_exception(ServerRefused(pb.ErrorCode.Name(error.code), error.text, error_id=error.id))

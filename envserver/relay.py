@@ -6,7 +6,8 @@ requests unacked.
 
 Invariants: held replies reach the client before LANE_LOST does (test_held_replies_come_before_lane_lost);
 a lane obeys one stream at a time (test_a_new_stream_takes_the_lane_from_the_old_one); whatever ends
-the lane, its process is gone afterwards (test_every_end_gives_the_process_back).
+the lane, its process is gone afterwards (test_every_end_gives_the_process_back); a process that breaks the protocol is
+killed, and the client told what it did (test_a_process_that_breaks_the_protocol_is_named).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from asyncrl.wire.server_lane import ServerLane
 from asyncrl.wire.snapshot_bodies import MAX_REQUEST_BYTES
 from asyncrl.wire.spec import LaneSpec
 from envserver.deadlines import Deadlines
+from envserver.lane_socket import BROKEN
 from envserver.last_words import last_words
 from envserver.outbox import MAX_OUTBOX, Outbox
 from envserver.seams import FrameStream, LaneBackend
@@ -103,6 +105,7 @@ class Relay:
         self._detached_at: float | None = None
         self._deadlines = Deadlines()
         self._verdict: str | None = None  # why we are killing the process
+        self._detail = ""  # of the verdict, for people
         self._closed = False
         backend.on_message = self._from_lane
         backend.exited.add_done_callback(self._process_gone)
@@ -230,9 +233,11 @@ class Relay:
             self._deadlines.progressed(self._loop.time())
             self.event(body)
             return
+        if kind == BROKEN:
+            self._convict(body.decode())
+            return
         if self.idle or seq != self._lane.answered + 1:
-            log.error("lane %s: reply %d of kind %d where %d is due", self.lane_id, seq, kind, self._lane.answered + 1)
-            self._backend.kill()
+            self._convict(f"reply {seq} of kind {kind} where {self._lane.answered + 1} is due")
             return
         self._deadlines.answered(self._loop.time())
         if kind == pb.OPENED:
@@ -306,6 +311,13 @@ class Relay:
         # The dump needs a moment to be written before the process is killed.
         self._loop.call_later(DUMP_S, self._backend.kill)
 
+    def _convict(self, text: str) -> None:
+        """Kill a process that does not keep to the protocol: nothing that it says can be believed any more."""
+        log.error("lane %s (%s): its process broke the protocol: %s", self.lane_id, self.identity.env, text)
+        if self._verdict is None:
+            self._verdict, self._detail = "protocol", f": {text}"
+        self._backend.kill()
+
     def fence(self, epoch: int) -> None:
         """A higher learner_epoch of the same run took over."""
         self._say_and_close("FENCED", f"learner_epoch {epoch} of this run has taken over")
@@ -345,7 +357,8 @@ class Relay:
 
     def _say_lost(self) -> None:
         said = last_words(self._backend.log_tail())
-        text = f"the lane's process is gone: {self.lost}" + (f"\nits last output:\n{said}" if said else "")
+        text = f"the lane's process is gone: {self.lost}{self._detail}"
+        text += f"\nits last output:\n{said}" if said else ""
         if self._lane.state is not LaneState.CLOSED:
             body = error_body("LANE_LOST", text, retryable=True, cause=self.lost or "")
             self._put(self._lane.control(pb.ERROR, body))

@@ -9,7 +9,7 @@ import pytest
 from asyncrl.errors import DeadlineExceeded, LaneLost, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body
-from envserver.lane_socket import PREPARE, PREPARED
+from envserver.lane_socket import BROKEN, PREPARE, PREPARED
 from envserver.preparing import WarmPool, berths, prepare, probe
 from tests.unit.envserver.memory_lane import SPEC, MemoryBackend, settle
 
@@ -52,6 +52,7 @@ async def test_failures_are_typed_and_leave_no_process() -> None:
     """An error of the environment, a death and a hang while building: each its own error, each process closed."""
     for answer, expected in (
         ((pb.ERROR, error_body("BUILD_FAILED", "no ROM")), ServerRefused),
+        ((BROKEN, b"a mask over 7"), LaneLost),
         ("die", LaneLost),
         ("hang", DeadlineExceeded),
     ):

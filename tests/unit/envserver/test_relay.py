@@ -13,6 +13,7 @@ from asyncrl.wire.envelope import FrameReader
 from asyncrl.wire.lane_table import LaneState
 from envserver import outbox as outbox_module
 from envserver import relay as relay_module
+from envserver.lane_socket import BROKEN
 from envserver.relay import LaneIdentity, Relay, RelayLimits
 from tests.unit.envserver.memory_lane import MemoryBackend, MemoryClient, settle
 
@@ -315,13 +316,22 @@ async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPa
     assert rig.carriers[0].cancelled()
 
 
-async def test_a_reply_out_of_turn_kills_the_process() -> None:
-    """A lane process that answers what was not asked is broken: it is killed, nothing of it is forwarded."""
+@pytest.mark.parametrize(
+    ("kind", "seq", "body", "says"),
+    [(pb.STEP_RESULT, 9, b"", "reply 9 of kind 33 where 2 is due"), (BROKEN, 0, b"a mask over 7", "a mask over 7")],
+    ids=["out of turn", "broken"],
+)
+async def test_a_process_that_breaks_the_protocol_is_named(kind: int, seq: int, body: bytes, says: str) -> None:
+    """It is killed, nothing of it is forwarded, and the loss is called by what it did, not by its end."""
 
     async def scenario(rig: Rig) -> None:
-        rig.backend.on_message(pb.STEP_RESULT, 9, b"")
+        rig.backend.on_message(kind, seq, body)
         await settle()
-        assert [message.kind for message in rig.client.pump()] == [pb.ERROR]
+        (message,) = rig.client.pump()
+        error = pb.Error.FromString(message.body)
+        assert (error.code, error.cause) == (pb.LANE_LOST, "protocol")
+        assert says in error.text
 
     rig = await play(scenario)
-    assert rig.closed == ["crash(SIGKILL)"]
+    assert rig.closed == ["protocol"]
+    assert rig.relay.lost == "protocol"
