@@ -7,7 +7,8 @@ requests unacked.
 Invariants: held replies reach the client before LANE_LOST does (test_held_replies_come_before_lane_lost);
 a lane obeys one stream at a time (test_a_new_stream_takes_the_lane_from_the_old_one); whatever ends
 the lane, its process is gone afterwards (test_every_end_gives_the_process_back); a process that breaks the protocol is
-killed, and the client told what it did (test_a_process_that_breaks_the_protocol_is_named).
+killed, and the client told what it did (test_a_process_that_breaks_the_protocol_is_named); what a client sends that no
+flow control bounds never gathers in front of a process (test_only_what_is_under_way_is_cancelled_and_once).
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Relay:
         self._silent_since = self._loop.time()
         self._detached_at: float | None = None
         self._deadlines = Deadlines()
+        self._cancelled: set[int] = set()  # of the requests that are under way
         self._verdict: str | None = None  # why we are killing the process
         self._detail = ""  # of the verdict, for people
         self._closed = False
@@ -215,9 +217,15 @@ class Relay:
             pong = pb.Pong(nonce=nonce, executed=self._lane.answered).SerializeToString()
             self._put(self._lane.control(pb.PONG, pong))
         elif incoming.kind == pb.CANCEL:
-            self._backend.send(pb.CANCEL, 0, incoming.body)
+            self._cancel(parse_body(pb.Cancel, incoming.body).seq)
         else:
             self._close("released")
+
+    def _cancel(self, seq: int) -> None:
+        """Of a request that is under way; again, or of any other, it would only wait for a lane that computes."""
+        if self._lane.answered < seq <= self._lane.received and seq not in self._cancelled:
+            self._cancelled.add(seq)
+            self._backend.send(pb.CANCEL, 0, pb.Cancel(seq=seq).SerializeToString())
 
     def _forward(self, request: Message) -> None:
         wanted = request.deadline_ms / 1000 or self._limits.deadlines_s.get(request.kind, 30.0)
@@ -240,6 +248,7 @@ class Relay:
             self._convict(f"reply {seq} of kind {kind} where {self._lane.answered + 1} is due")
             return
         self._deadlines.answered(self._loop.time())
+        self._cancelled.discard(seq)
         if kind == pb.OPENED:
             body = self._opened(body)
         self._put(self._lane.reply(kind, body))

@@ -105,7 +105,11 @@ def _handlers(core: EnvServer) -> grpc.GenericRpcHandler[bytes, bytes]:
 
     async def describe(request: bytes, context: Context) -> bytes:
         async with _opaque(context, "Describe"):
-            reply = await core.describe(parse_body(pb.DescribeRequest, request))
+            asked = parse_body(pb.DescribeRequest, request)
+            if asked.env and auth.ROLE.get() != "learner":
+                text = "a spec takes a lane process to find out, which is for learners: ask without `env`"
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
+            reply = await core.describe(asked)
             return reply.SerializeToString()
         raise AssertionError("unreachable: _opaque aborts or raises")
 

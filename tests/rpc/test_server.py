@@ -129,6 +129,29 @@ async def test_sigterm_is_obeyed_while_warming_up(tmp_path: Path) -> None:
     await until(lambda: not Path(f"/proc/{building.read_text()}").exists())
 
 
+async def test_a_spec_is_for_learners(tmp_path: Path) -> None:
+    """An observer sees what there is, but has no lane process built; a learner gets the spec."""
+    tokens, learner, observer = tmp_path / "tokens", "learner-token-123456", "observer-token-123456"
+    tokens.write_text(f"learner {learner}\nobserver {observer}\n")
+    tokens.chmod(0o600)
+    server = EnvServerProcess(tmp_path, envs=["CartPole-v1"], options=["--token-file", str(tokens)])
+
+    async def described(token: str, env: str) -> pb.DescribeReply:
+        metadata = (("authorization", f"Bearer {token}"),)
+        async with grpc.aio.secure_channel(server.address, LOCAL) as channel:
+            call: Any = channel.unary_unary("/asyncrl.v1.EnvService/Describe")
+            request = pb.DescribeRequest(env=env).SerializeToString()
+            return pb.DescribeReply.FromString(await call(request, metadata=metadata))
+
+    async with server:
+        assert [offer.alias for offer in (await described(observer, "")).envs] == ["CartPole-v1"]
+        with pytest.raises(grpc.aio.AioRpcError) as denied:
+            await described(observer, "CartPole-v1")
+        assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert not server.descendants()
+        assert (await described(learner, "CartPole-v1")).envs[0].spec_hash
+
+
 async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:
     """Status 2 and a text that names the address; the first server goes on."""
     async with EnvServerProcess(tmp_path, envs=["CartPole-v1"]) as server:

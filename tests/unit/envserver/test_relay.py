@@ -283,6 +283,46 @@ async def test_ping_is_answered_with_progress() -> None:
     await play(scenario)
 
 
+async def test_only_what_is_under_way_is_cancelled_and_once() -> None:
+    """A client that floods a lane with CANCEL has it told once for each request that is not answered, in few bytes."""
+
+    async def scenario(rig: Rig) -> None:
+        def cancel(seq: int, padding: bytes = b"") -> None:
+            rig.client.send(rig.client.lane.control(pb.CANCEL, pb.Cancel(seq=seq).SerializeToString() + padding))
+
+        def told() -> list[int]:
+            return [pb.Cancel.FromString(body).seq for body in rig.backend.cancelled]
+
+        rig.client.step()
+        rig.client.step()
+        unknown_field = b"\xfa\x01\xff\x01" + bytes(255)
+        for seq in (0, 1, 2, 3, 4, 2**64 - 1):  # 1 is OPEN, which is answered; 4 was never sent
+            for _ in range(20):
+                cancel(seq, unknown_field)
+        await settle(300)
+        assert told() == [2, 3]
+        assert max(map(len, rig.backend.cancelled)) < 16
+        rig.backend.answer()
+        cancel(2)
+        await settle()
+        assert told() == [2, 3]
+
+    await play(scenario)
+
+
+async def test_a_cancel_that_is_none_is_a_protocol_error() -> None:
+    """Its bytes reach no lane process: the client is told, and the lane ends as after any nonsense."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.client.send(rig.client.lane.control(pb.CANCEL, b"\xff\xff"))
+        await settle()
+        (message,) = rig.client.pump()
+        assert pb.Error.FromString(message.body).code == pb.BAD_FRAME
+        assert rig.backend.cancelled == []
+
+    await play(scenario)
+
+
 async def test_a_resume_needs_token_and_epoch() -> None:
     """A wrong token or an older learner_epoch does not get the lane."""
 
