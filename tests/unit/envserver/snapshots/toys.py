@@ -315,6 +315,25 @@ def uncopyable() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TimeLimit(UncopyableEnv(), 25)
 
 
+class Licensed(KeyStateEnv):
+    """Of which so many may exist at once."""
+
+    left = 1
+
+    def __init__(self, gain: float = 1.0) -> None:
+        if not Licensed.left:
+            raise RuntimeError("no licence is left")
+        super().__init__(gain)
+        Licensed.left -= 1
+
+    def close(self) -> None:
+        Licensed.left += 1
+
+
+def licensed() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TimeLimit(Licensed(), 25)
+
+
 class CopyOnlyEnv(WalkEnv):
     """An array of objects: not plain, but it can be copied."""
 
