@@ -139,9 +139,10 @@ async def test_a_spec_is_for_learners(tmp_path: Path) -> None:
     async def described(token: str, env: str) -> pb.DescribeReply:
         metadata = (("authorization", f"Bearer {token}"),)
         async with grpc.aio.secure_channel(server.address, LOCAL) as channel:
-            call: Any = channel.unary_unary("/asyncrl.v1.EnvService/Describe")
+            unary: Any = channel.unary_unary
             request = pb.DescribeRequest(env=env).SerializeToString()
-            return pb.DescribeReply.FromString(await call(request, metadata=metadata))
+            reply = await unary("/asyncrl.v1.EnvService/Describe")(request, metadata=metadata)
+            return pb.DescribeReply.FromString(reply)
 
     async with server:
         assert [offer.alias for offer in (await described(observer, "")).envs] == ["CartPole-v1"]
