@@ -230,6 +230,25 @@ async def test_a_hang_is_dumped_killed_and_named(monkeypatch: pytest.MonkeyPatch
     assert rig.closed == ["hang"]
 
 
+async def test_a_lane_is_told_the_deadline_that_is_enforced() -> None:
+    """The client's, at most the server's own bound, and the default of a request that names none."""
+
+    async def scenario(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+        for deadline_ms in (5_000, 1_200_000, 0):
+            _, frames = rig.client.lane.request(pb.SIMULATE, b"", deadline_ms)
+            rig.client.send(frames)
+        await settle()
+        assert rig.backend.deadlines_ms[1:] == [5_000, 600_000, 30_000]
+        rig.backend.answer()
+        rig.relay.tick(loop.time() + 599)
+        assert rig.backend.dumps == 0
+        rig.relay.tick(loop.time() + 601)
+        assert rig.backend.dumps == 1
+
+    await play(scenario, lease_s=1000.0)
+
+
 async def test_a_later_request_waits_for_its_turn() -> None:
     """The deadline runs from head of line: time spent behind another request does not count."""
 

@@ -58,6 +58,20 @@ class WalkEnv(gymnasium.Env[Any, Any]):
         return self._obs(), self.where, abs(self.where) > 20, self.t >= self.length, {}
 
 
+class LongWalkEnv(WalkEnv):
+    """Hardly ever ends."""
+
+    length = 100_000
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, False, truncated, info
+
+
+def long_walk() -> gymnasium.Env[Any, Any]:
+    return LongWalkEnv()
+
+
 def walk() -> gymnasium.Env[Any, Any]:
     return WalkEnv()
 
