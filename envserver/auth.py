@@ -18,6 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -41,6 +42,10 @@ ROLES_OF: Final[Mapping[str, frozenset[str]]] = {
     "/grpc.health.v1.Health/Watch": frozenset({"learner", "observer"}),
 }
 ROLES: Final = tuple(sorted(frozenset[str]().union(*ROLES_OF.values())))
+
+# Of whoever made the call that this task serves; without a token file everybody may do everything. Of what a method
+# does besides looking, such as having an environment built, only learners have a share (test_a_spec_is_for_learners).
+ROLE: Final[ContextVar[str]] = ContextVar("ROLE", default="learner")
 
 if TYPE_CHECKING:  # generic in the stubs only
     _Interceptor = grpc.aio.ServerInterceptor[Any, Any]
@@ -167,7 +172,8 @@ class TokenAuth(_Interceptor):
         digest = hashlib.sha256(text.removeprefix(_PREFIX).encode("utf-8", "surrogatepass")).digest()
         role = role_of(digest, self._tokens.roles())
         method = details.method
-        if role in ROLES_OF.get(method, frozenset()):
+        if role is not None and role in ROLES_OF.get(method, frozenset()):
+            ROLE.set(role)  # gRPC calls the handler in this very task
             return await continuation(details)
         self._log(method, role, fingerprint(digest) if token else "none")
         return _DENY_UNKNOWN if role is None else _DENY_ROLE

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
+# gRPC's options are C's ints, and so are the milliseconds that travel.
+MAX_INT: Final = 2**31 - 1
+MAX_S: Final = MAX_INT // 1000
 
 LauncherName = Literal["auto", "nursery", "exec"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """Bounds per client, lane, message or second. Every one is a positive number; none can be switched off."""
+    """Bounds per client, lane, message or second. Every one is a positive number; none can be switched off, and only
+    those of a lane's memory may be larger than MAX_INT."""
 
     lanes_per_client: int = 64
     max_in_flight: int = 4  # requests of a lane; the wire allows up to 16
@@ -44,8 +48,12 @@ class Quotas:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            if not getattr(self, each.name) > 0:
-                raise ConfigError(f"quota {each.name} is {getattr(self, each.name)}; it has to be above 0")
+            value = getattr(self, each.name)
+            if not value > 0:
+                raise ConfigError(f"quota {each.name} is {value}; it has to be above 0")
+            most = MAX_S if each.name.endswith("_s") else MAX_INT
+            if value > most and each.name not in ("lane_memory_bytes", "snapshot_bytes"):
+                raise ConfigError(f"quota {each.name} is {value}; it can be {most} at most")
         if not 2 <= self.max_in_flight <= 16:
             raise ConfigError(f"quota max_in_flight is {self.max_in_flight}; 2 to 16 are possible")
 
@@ -71,12 +79,14 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if self.num_envs < 1:
             raise ConfigError(f"--num-envs {self.num_envs}: a server needs at least one environment")
+        if self.max_streams > MAX_INT:
+            raise ConfigError(f"--num-envs {self.num_envs}: with the quota spare_streams {MAX_INT} at most")
         if not 0 <= self.lanes <= self.num_envs:
             raise ConfigError(f"--lanes {self.lanes}: choose 1 to {self.num_envs} (--num-envs), or 0 for the default")
         if not self.listen:
             raise ConfigError("no address to listen on: pass --listen 127.0.0.1:50051, or unix:PATH")
-        if self.drain_s < 0:
-            raise ConfigError(f"drain_s is {self.drain_s}; it cannot be negative")
+        if not 0 <= self.drain_s <= MAX_S:
+            raise ConfigError(f"drain_s is {self.drain_s}; 0 to {MAX_S} seconds are possible")
         if self.launcher not in get_args(LauncherName):
             raise ConfigError(f"launcher {self.launcher!r}: choose one of {', '.join(get_args(LauncherName))}")
         if (self.tls_cert is None) != (self.tls_key is None):

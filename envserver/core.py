@@ -20,8 +20,9 @@ from asyncrl.wire.envelope import FrameReader, Message, kind_name, parse_body, t
 from asyncrl.wire.release import VERSION
 from asyncrl.wire.requests import from_json, to_json
 from envserver.config import ServerConfig, usable_cores
+from envserver.describing import Specs
 from envserver.opening import num_slots_of
-from envserver.preparing import Berth, Start, WarmPool, berths, probe
+from envserver.preparing import Berth, Start, WarmPool, berths
 from envserver.refusals import refusal_body
 from envserver.relay import LaneIdentity, Relay, RelayLimits
 from envserver.seams import FrameStream
@@ -56,7 +57,7 @@ class EnvServer:
         self._limits = RelayLimits(
             max_in_flight=quotas.max_in_flight, lease_s=quotas.lease_s, resume_window_s=quotas.resume_window_s
         )
-        self._specs: dict[tuple[str, bytes], pb.Opened] = {}
+        self._specs = Specs(start)
         self._berths: dict[str, Berth] = {}
         self.warm_pool: WarmPool | None = None
         if config.warm:
@@ -179,13 +180,9 @@ class EnvServer:
             reply.envs.append(pb.EnvOffer(alias=name, summary=alias.summary, kwargs_schema_json=schema))
         if request.env:
             registry.get(request.env).check_kwargs(from_json(request.kwargs_json, "env kwargs"))
-            key = (request.env, bytes(request.kwargs_json))
-            if key not in self._specs:
-                if len(self._specs) >= 64:
-                    self._specs.clear()
-                self._specs[key] = await probe(self._start, *key)
-            reply.envs[0].spec.CopyFrom(self._specs[key].spec)
-            reply.envs[0].spec_hash = self._specs[key].spec_hash
+            opened = await self._specs.of(request.env, request.kwargs_json)
+            reply.envs[0].spec.CopyFrom(opened.spec)
+            reply.envs[0].spec_hash = opened.spec_hash
         return reply
 
     # ------------------------------------------------------------------ time and ends

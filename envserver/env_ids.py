@@ -2,19 +2,23 @@
 
 The server process never imports gymnasium, a simulator or a user's module: it has to stay small and its loop free. So
 `python -m envserver.env_ids` looks them up while the server imports gRPC, and writes one complaint per bad alias.
+
+Invariant: only a complaint keeps a server from starting, whatever a module prints or does while it is imported
+(test_a_module_that_greets_or_crashes_does_no_harm).
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import json
+import os
 import subprocess
 import sys
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from asyncrl.errors import ConfigError
+from envserver.child_process import child_environment
 from envserver.registry import EnvAlias, Registry
 
 # A module that takes longer to import is not waited for: the lane that needs it says what is wrong with it.
@@ -27,7 +31,11 @@ class EnvIdCheck:
     def __init__(self, registry: Registry) -> None:
         command = [sys.executable, "-m", "envserver.env_ids"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(()),  # that of the lanes
         )
         self._question = json.dumps(registry.to_json()).encode()
 
@@ -39,7 +47,10 @@ class EnvIdCheck:
             self._process.kill()
             self._process.communicate()
             return
-        complaints = json.loads(answer) if self._process.returncode == 0 else []
+        try:
+            complaints = json.loads(answer)
+        except ValueError:  # a module ended the process
+            return
         if complaints:
             raise ConfigError("\n".join(complaints))
 
@@ -85,14 +96,17 @@ def _nearest(wanted: str, known: list[str]) -> str:
     return f"; did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""
 
 
-def main() -> int:
+def main() -> NoReturn:
     """The registry as JSON on standard input, a JSON list of complaints on standard output."""
     registry = Registry.from_json(json.load(sys.stdin))
-    with contextlib.redirect_stdout(sys.stderr):  # imported modules greet their users
-        found = [complaint(alias) for alias in registry]
-    json.dump([text for text in found if text is not None], sys.stdout)
-    return 0
+    # What modules print while they are imported, from Python, from C and from programs that they start, goes elsewhere.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    found = [complaint(alias) for alias in registry]
+    with os.fdopen(answer, "w") as out:
+        json.dump([text for text in found if text is not None], out)
+    os._exit(0)  # what they have to do at the end is of no interest, and may take long
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

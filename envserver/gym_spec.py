@@ -20,6 +20,7 @@ from asyncrl.errors import LocalProtocolError, UnsupportedSpace
 from asyncrl.wire import tensors
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.spaces import Node, SpaceSpec
+from asyncrl.wire.spec import MAX_MASK_SIZE
 from asyncrl.wire.tensors import Array
 
 AnySpace = Space[Any]
@@ -41,10 +42,13 @@ def space_spec(space: AnySpace) -> SpaceSpec:
 
 
 def mask_size(space: AnySpace) -> int:
-    """Width of an action mask: choices summed; 0 where actions cannot be masked."""
+    """Width of an action mask: choices summed; 0 where actions cannot be masked, and where there are too many."""
+    width = 0
     if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
+        width = int(space.n)
+    elif isinstance(space, spaces.MultiDiscrete):
+        width = int(space.nvec.sum())
+    return width if width <= MAX_MASK_SIZE else 0
 
 
 def _append(nodes: list[Node], space: AnySpace, parent: int, key: str) -> None:

@@ -10,6 +10,7 @@ per slot and step travel, and collecting it ends (test_hostile_infos_are_dropped
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -63,12 +64,27 @@ class InfoCollector:
 
     def columns(self) -> list[InfoColumn]:
         """One column per key, in order of first appearance."""
+        if any(column.mixed for column in self._columns.values()):
+            self._count_again()
         found = []
         for key, column in self._columns.items():
             if column.rows:
-                data = np.array(column.values, None if column.mixed else column.dtype)
-                found.append(InfoColumn(key, np.array(column.rows, "<u4"), data))
+                found.append(InfoColumn(key, np.array(column.rows, "<u4"), np.array(column.values, column.dtype)))
         return found
+
+    def _count_again(self) -> None:
+        """A dtype that holds those of all rows may be wider than each of them: i4 and f4 become f8."""
+        taken: dict[int, int] = {}  # bytes, by row
+        for key, column in sorted(self._columns.items(), key=lambda item: item[1].mixed):
+            if column.mixed:
+                column.dtype, column.mixed = np.array(column.values).dtype, False
+            size = len(key) + column.dtype.itemsize * math.prod(column.shape)
+            if any(taken.get(row, 0) + size > MAX_INFO_BYTES for row in column.rows):
+                self.dropped += len(column.rows)
+                del self._columns[key]
+                continue
+            for row in column.rows:
+                taken[row] = taken.get(row, 0) + size
 
     def _add(self, row: int, info: dict[Any, Any], prefix: str, depth: int, skip: Collection[str]) -> None:
         for count, (key, value) in enumerate(info.items()):

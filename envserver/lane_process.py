@@ -5,7 +5,8 @@ Requests are executed in the order of their arrival, one at a time, and each get
 Invariants: an action that does not pass the checks reaches no environment (test_a_bad_action_executes_nothing);
 text of an unexpected exception stays in the lane's log, the wire gets an opaque id
 (test_an_internal_error_sends_only_an_id); a request that was cancelled before it began is not executed
-(test_a_cancelled_request_is_not_executed); the process ends when its socket closes
+(test_a_cancelled_request_is_not_executed); a reply that the relay would not take is an error that says so
+(test_a_reply_that_is_too_big_is_a_typed_error); the process ends when its socket closes
 (test_the_lane_exits_when_its_socket_closes).
 """
 
@@ -37,7 +38,7 @@ from asyncrl.wire.requests import check_actions, decode_reset, decode_step
 from asyncrl.wire.step_rows import StepRows
 from envserver.host import Host, LaneWish, Progress
 from envserver.joining import JoiningLane
-from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
+from envserver.lane_socket import CONFIGURE, MAX_BODY_BYTES, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
 from envserver.opening import BuildProgress, desk_for, fits, opened_by, wish_of
 from envserver.refusals import refusal_body
 from envserver.registry import EnvAlias, Registry
@@ -159,15 +160,24 @@ class LaneProcess:
             handler = self._handlers.get(message.kind)
             if handler is None:
                 raise ServerRefused("UNSUPPORTED", f"this lane does not do {kind_name(message.kind)}")
-            return handler(message.body)
+            reply = handler(message.body)
+            if len(reply[1]) <= MAX_BODY_BYTES:
+                return reply
+            self._forget_rows()
+            text = f"the reply to {kind_name(message.kind)} has {len(reply[1])} bytes; {MAX_BODY_BYTES} are possible"
+            return pb.ERROR, error_body("FRAME_TOO_BIG", f"{text}: ask for less at once, or for smaller lanes")
         except (ServerRefused, RemoteProtocolError) as error:
             return pb.ERROR, refusal_body(error)
         except Exception:
-            for encoder in (self._stack, self._changes):
-                if encoder is not None:
-                    encoder.forget()
+            self._forget_rows()
             text = f"{kind_name(message.kind)} failed inside the lane; the server's log has the story"
             return pb.ERROR, error_body("INTERNAL", text, error_id=_log_exception())
+
+    def _forget_rows(self) -> None:
+        """What the client was not sent is nothing that it could put the next rows together from."""
+        for encoder in (self._stack, self._changes):
+            if encoder is not None:
+                encoder.forget()
 
     # ------------------------------------------------------------------ building
 

@@ -1,10 +1,12 @@
 """Framing on a lane's socketpair, for both of its ends: the relay's event loop and the blocking lane process.
 
-A message is a header (body length, deadline, kind, seq) and its body; kinds are the wire's and the three below.
+A message is a header (body length, deadline, kind, seq) and its body; kinds are the wire's and those below.
 
 Invariants: any split of the byte stream gives the same messages (test_any_split_of_the_stream_gives_the_same_messages);
 no buffer grows past the body limit, whatever the header claims (test_a_body_over_the_limit_is_refused);
-a message is never half-sent (test_bodies_larger_than_the_socket_buffer_arrive_whole).
+a message is never half-sent (test_bodies_larger_than_the_socket_buffer_arrive_whole); a lane that breaks these rules,
+or those of its owner, is cut off, and the owner is told why (test_an_impossible_header_closes_the_socket,
+test_what_the_owner_refuses_closes_the_socket).
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, cast
 
-from asyncrl.errors import RemoteProtocolError
+from asyncrl.errors import ProtocolError, RemoteProtocolError
 
 # Internal kinds, outside the range of the wire's.
 PREPARE: Final = 100  # body pb.Open: build the environments now
 PREPARED: Final = 101  # body pb.Opened, without the relay's fields
 CONFIGURE: Final = 102  # JSON: what a lane that was not forked from the nursery has to know first
+BROKEN: Final = 103  # from `LaneProtocol` to its owner: text; the lane broke the protocol, and nothing more comes
 
 HEADER: Final = struct.Struct("<IIBxxxQ")  # body length, deadline_ms, kind, seq
 READ_BYTES: Final = 64 * 1024
@@ -200,8 +203,10 @@ class LaneProtocol(asyncio.BufferedProtocol):
         try:
             for message in self._buffer.feed(nbytes):
                 self.on_message(message.kind, message.seq, message.body)
-        except RemoteProtocolError:
-            self.close()  # `feed` refused a body: nothing after it can be read
+        except ProtocolError as error:
+            # `feed` or the owner refused it: nothing after it can be read, or believed.
+            self.on_message(BROKEN, 0, str(error).encode(errors="replace"))
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from asyncrl.errors import ServerRefused
@@ -21,6 +22,7 @@ from envserver.lane_socket import BlockingLaneSocket
 from envserver.registry import EnvAlias, Registry
 
 if TYPE_CHECKING:
+    from envserver.snapshots.codec import AnyEnv, MakeEnv
     from envserver.snapshots.desk import SnapshotDesk
 
 log = logging.getLogger("envserver.snapshots")
@@ -73,20 +75,25 @@ def desk_for(registry: Registry, alias: EnvAlias, host: Host, wish: LaneWish) ->
     if not wish.snapshots or host.live is None:
         return None
     # Here and not above: the server process looks at Opens too, and imports no simulator.
-    from envserver.recipe import Recipe
     from envserver.snapshots.choosing import capability_of
     from envserver.snapshots.desk import SnapshotDesk
 
-    make_model = None
+    make_model: MakeEnv | None = None
     rules = alias.snapshots
     if rules.model:
-        model = registry.get(rules.model)
-        make_model = Recipe(model, {}, capturable=True).make
+        make_model = partial(_make_model, registry.get(rules.model))
     capability, reason = capability_of(rules.mode, host.live.make, make_model)
     log.info("snapshots of %s: %s", alias.alias, reason)
     if capability is None:
         return None
     return SnapshotDesk(host.live, capability, rules, host.spec, wish.incarnations)
+
+
+def _make_model(alias: EnvAlias) -> AnyEnv:
+    """The recipe each time: what is wrong with the model's module costs the snapshots then, and not the lane."""
+    from envserver.recipe import Recipe
+
+    return Recipe(alias, {}, capturable=True).make()
 
 
 def opened_by(host: Host, wish: LaneWish, offered: Sequence[int], desk: SnapshotDesk | None = None) -> pb.Opened:

@@ -1,7 +1,9 @@
 """Lane processes that are ready before anybody asks: warm berths, and probes for the spec of an alias.
 
-Invariant: a berth is empty, prepared or lent, and a lent one comes back when its lane closes
-(test_a_lent_berth_is_prepared_again).
+Invariants: a berth is empty, prepared or lent, and a lent one comes back when its lane closes
+(test_a_lent_berth_is_prepared_again), also while others are prepared
+(test_a_berth_that_comes_back_during_a_fill_is_not_forgotten); one that can never be built ends nothing
+(test_a_berth_that_never_builds_is_tried_for_ever).
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from asyncrl.errors import DeadlineExceeded, LaneLost, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import parse_body
 from asyncrl.wire.requests import to_json
-from envserver.lane_socket import PREPARE, PREPARED
+from envserver.lane_socket import BROKEN, PREPARE, PREPARED
 from envserver.seams import LaneBackend
 
 log = logging.getLogger("envserver.preparing")
 
 PREPARE_S: Final = 120.0
+LONGEST_WAIT_S: Final = 60.0
 
 Start = Callable[[], Awaitable[LaneBackend]]
 
@@ -36,6 +39,8 @@ async def prepare(start: Start, request: pb.Open, timeout_s: float = PREPARE_S) 
             return
         if kind == PREPARED:
             answer.set_result(parse_body(pb.Opened, body))
+        elif kind == BROKEN:
+            answer.set_exception(LaneLost("LANE_LOST", body.decode(), cause="protocol"))
         else:
             error = parse_body(pb.Error, body)
             answer.set_exception(ServerRefused(pb.ErrorCode.Name(error.code), error.text, error_id=error.id))
@@ -131,13 +136,15 @@ class WarmPool:
     async def run(self) -> None:
         """Fill, and fill again whenever a berth comes back. Cancellation leaves prepared lanes to `close`."""
         while True:
+            # Before the fill: a berth that comes back during it may be one that the fill has passed already.
+            self._changed.clear()
             await self.fill()
             failures = max((berth.failures for berth in self._berths), default=0)
             if failures:
-                await asyncio.sleep(min(2.0**failures, 60.0))
-                continue
-            self._changed.clear()
-            await self._changed.wait()
+                # A float has no power of 2 past the 1023rd, which is reached in a day.
+                await asyncio.sleep(min(2.0 ** min(failures, 32), LONGEST_WAIT_S))
+            else:
+                await self._changed.wait()
 
     def close(self) -> None:
         for berth in self._berths:

@@ -6,7 +6,9 @@ requests unacked.
 
 Invariants: held replies reach the client before LANE_LOST does (test_held_replies_come_before_lane_lost);
 a lane obeys one stream at a time (test_a_new_stream_takes_the_lane_from_the_old_one); whatever ends
-the lane, its process is gone afterwards (test_every_end_gives_the_process_back).
+the lane, its process is gone afterwards (test_every_end_gives_the_process_back); a process that breaks the protocol is
+killed, and the client told what it did (test_a_process_that_breaks_the_protocol_is_named); what a client sends that no
+flow control bounds never gathers in front of a process (test_only_what_is_under_way_is_cancelled_and_once).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from asyncrl.wire.server_lane import ServerLane
 from asyncrl.wire.snapshot_bodies import MAX_REQUEST_BYTES
 from asyncrl.wire.spec import LaneSpec
 from envserver.deadlines import Deadlines
+from envserver.lane_socket import BROKEN
 from envserver.last_words import last_words
 from envserver.outbox import MAX_OUTBOX, Outbox
 from envserver.seams import FrameStream, LaneBackend
@@ -46,7 +49,7 @@ class RelayLimits:
     max_in_flight: int
     lease_s: float
     resume_window_s: float
-    max_deadline_s: float = 600.0
+    max_deadline_s: float = 600.0  # whatever a client asks; docs/reliability.md says so
     deadlines_s: dict[int, float] = field(
         default_factory=lambda: {pb.OPEN: 120.0, pb.RESET: 60.0, pb.STEP: 30.0, pb.RENDER: 30.0}
     )
@@ -102,7 +105,9 @@ class Relay:
         self._silent_since = self._loop.time()
         self._detached_at: float | None = None
         self._deadlines = Deadlines()
+        self._cancelled: set[int] = set()  # of the requests that are under way
         self._verdict: str | None = None  # why we are killing the process
+        self._detail = ""  # of the verdict, for people
         self._closed = False
         backend.on_message = self._from_lane
         backend.exited.add_done_callback(self._process_gone)
@@ -212,14 +217,22 @@ class Relay:
             pong = pb.Pong(nonce=nonce, executed=self._lane.answered).SerializeToString()
             self._put(self._lane.control(pb.PONG, pong))
         elif incoming.kind == pb.CANCEL:
-            self._backend.send(pb.CANCEL, 0, incoming.body)
+            self._cancel(parse_body(pb.Cancel, incoming.body).seq)
         else:
             self._close("released")
 
+    def _cancel(self, seq: int) -> None:
+        """Of a request that is under way; again, or of any other, it would only wait for a lane that computes."""
+        if self._lane.answered < seq <= self._lane.received and seq not in self._cancelled:
+            self._cancelled.add(seq)
+            self._backend.send(pb.CANCEL, 0, pb.Cancel(seq=seq).SerializeToString())
+
     def _forward(self, request: Message) -> None:
         wanted = request.deadline_ms / 1000 or self._limits.deadlines_s.get(request.kind, 30.0)
-        self._deadlines.asked(min(wanted, self._limits.max_deadline_s), self._loop.time())
-        self._backend.send(request.kind, request.seq, request.body, request.deadline_ms)
+        granted_s = min(wanted, self._limits.max_deadline_s)
+        self._deadlines.asked(granted_s, self._loop.time())
+        # What is enforced here and not what was asked: by it a wave knows when to stop.
+        self._backend.send(request.kind, request.seq, request.body, int(granted_s * 1000))
 
     # ------------------------------------------------------------------ lane to client
 
@@ -230,11 +243,14 @@ class Relay:
             self._deadlines.progressed(self._loop.time())
             self.event(body)
             return
+        if kind == BROKEN:
+            self._convict(body.decode())
+            return
         if self.idle or seq != self._lane.answered + 1:
-            log.error("lane %s: reply %d of kind %d where %d is due", self.lane_id, seq, kind, self._lane.answered + 1)
-            self._backend.kill()
+            self._convict(f"reply {seq} of kind {kind} where {self._lane.answered + 1} is due")
             return
         self._deadlines.answered(self._loop.time())
+        self._cancelled.discard(seq)
         if kind == pb.OPENED:
             body = self._opened(body)
         self._put(self._lane.reply(kind, body))
@@ -306,6 +322,13 @@ class Relay:
         # The dump needs a moment to be written before the process is killed.
         self._loop.call_later(DUMP_S, self._backend.kill)
 
+    def _convict(self, text: str) -> None:
+        """Kill a process that does not keep to the protocol: nothing that it says can be believed any more."""
+        log.error("lane %s (%s): its process broke the protocol: %s", self.lane_id, self.identity.env, text)
+        if self._verdict is None:
+            self._verdict, self._detail = "protocol", f": {text}"
+        self._backend.kill()
+
     def fence(self, epoch: int) -> None:
         """A higher learner_epoch of the same run took over."""
         self._say_and_close("FENCED", f"learner_epoch {epoch} of this run has taken over")
@@ -345,7 +368,8 @@ class Relay:
 
     def _say_lost(self) -> None:
         said = last_words(self._backend.log_tail())
-        text = f"the lane's process is gone: {self.lost}" + (f"\nits last output:\n{said}" if said else "")
+        text = f"the lane's process is gone: {self.lost}{self._detail}"
+        text += f"\nits last output:\n{said}" if said else ""
         if self._lane.state is not LaneState.CLOSED:
             body = error_body("LANE_LOST", text, retryable=True, cause=self.lost or "")
             self._put(self._lane.control(pb.ERROR, body))

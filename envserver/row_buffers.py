@@ -1,7 +1,8 @@
 """The arrays of one reply of a slots host, filled row by row.
 
-Invariant: a row that nothing is written to keeps its last observation
-(test_rows_outside_a_reset_mask_keep_their_observation).
+Invariants: a row that nothing is written to keeps its last observation
+(test_rows_outside_a_reset_mask_keep_their_observation); no mask is lost on the way
+(test_a_mask_that_is_too_wide_to_travel_is_a_fault).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from asyncrl.wire.spec import LaneSpec
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.spec import MAX_MASK_SIZE, LaneSpec
 from asyncrl.wire.step_rows import EpisodeStats, Rebuilt, StepRows
 from asyncrl.wire.tensors import Array
 from envserver.gym_spec import BadValue, RowWriter, buffers_for
@@ -28,6 +30,7 @@ class RowBuffers:
     def __init__(self, spec: LaneSpec, observation: gymnasium.Space[Any], num_slots: int) -> None:
         self._num_slots = num_slots
         self._width = spec.mask_size
+        self._too_wide = _too_wide(spec)
         self._obs = buffers_for(spec.observation, num_slots)
         self._final_obs = buffers_for(spec.observation, num_slots)
         self.write_obs = RowWriter(observation, self._obs).write
@@ -64,6 +67,11 @@ class RowBuffers:
         if self._width and ACTION_MASK in info:
             self._has_mask = True
             self._mask[row] = read_mask(info[ACTION_MASK], self._width)
+        if self._too_wide and ACTION_MASK in info:
+            raise BadValue(
+                f"info[{ACTION_MASK!r}] of {self._too_wide} actions; {MAX_MASK_SIZE} are possible: leave it out, or "
+                "split the action over a MultiDiscrete space"
+            )
         if TO_PLAY in info:
             self._has_to_play = True
             self._to_play[row] = read_player(info[TO_PLAY])
@@ -137,6 +145,15 @@ class RowBuffers:
             rows.final_infos = self._final_infos.columns()
             rows.infos_dropped += self._final_infos.dropped
         return rows
+
+
+def _too_wide(spec: LaneSpec) -> int:
+    """How many actions there are, where that is more than masks can have; else 0."""
+    node = spec.action.nodes[0]
+    count = node.n if node.kind == pb.DISCRETE else 0
+    if node.kind == pb.MULTI_DISCRETE and node.nvec is not None:
+        count = int(node.nvec.sum())
+    return count if count > MAX_MASK_SIZE else 0
 
 
 def read_mask(value: Any, width: int) -> Array:

@@ -2,7 +2,8 @@
 
 Invariants: no exception text of ours reaches a peer (test_internal_errors_are_opaque); health says
 NOT_SERVING before the drain begins (test_health_turns_before_the_drain); SIGTERM ends with status 0 and
-nothing left behind (test_sigterm_drains_and_exits_0).
+nothing left behind (test_sigterm_drains_and_exits_0), also while the first environments are being built
+(test_sigterm_is_obeyed_while_warming_up).
 """
 
 from __future__ import annotations
@@ -104,7 +105,11 @@ def _handlers(core: EnvServer) -> grpc.GenericRpcHandler[bytes, bytes]:
 
     async def describe(request: bytes, context: Context) -> bytes:
         async with _opaque(context, "Describe"):
-            reply = await core.describe(parse_body(pb.DescribeRequest, request))
+            asked = parse_body(pb.DescribeRequest, request)
+            if asked.env and auth.ROLE.get() != "learner":
+                text = "a spec takes a lane process to find out, which is for learners: ask without `env`"
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
+            reply = await core.describe(asked)
             return reply.SerializeToString()
         raise AssertionError("unreachable: _opaque aborts or raises")
 
@@ -187,11 +192,9 @@ async def serve(config: ServerConfig) -> int:
         with Watchdog(STALL_S):
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(core.run())]
-                if core.warm_pool is not None:
-                    await core.warm_pool.fill()
-                    tasks.append(group.create_task(core.warm_pool.run()))
-                _say_ready(config, core, bound)
+                warming = group.create_task(_warm_up(config, core, bound))
                 await signals.stop.wait()
+                warming.cancel()  # simulators may take minutes to build, and nobody wants them any more
                 await status.enter_graceful_shutdown()
                 await core.drain(0.2 if config.embedded else config.drain_s)
                 for task in tasks:
@@ -202,6 +205,15 @@ async def serve(config: ServerConfig) -> int:
         if config.embedded:
             _remove_folders(bound)
     return 0
+
+
+async def _warm_up(config: ServerConfig, core: EnvServer, bound: list[listening.Address]) -> None:
+    """A server is ready when what is to be warm is built, and keeps it so. Cancellation leaves no lane half-built."""
+    if core.warm_pool is not None:
+        await core.warm_pool.fill()
+    _say_ready(config, core, bound)
+    if core.warm_pool is not None:
+        await core.warm_pool.run()
 
 
 def _remove_folders(bound: list[listening.Address]) -> None:

@@ -61,7 +61,9 @@ class Quarantine:
         while now - record.crashes[0] > budget.window_s:
             record.crashes.popleft()
         if len(record.crashes) >= budget.crashes:
-            record.banned_until = now + min(budget.first_ban_s * 2.0**record.bans, budget.longest_ban_s)
+            # A float has no power of 2 past the 1023rd.
+            doubled = budget.first_ban_s * 2.0 ** min(record.bans, 32)
+            record.banned_until = now + min(doubled, budget.longest_ban_s)
             record.bans += 1
             record.crashes.clear()
 

@@ -102,9 +102,10 @@ class LaneSnapshots:
     async def simulate(self, entries: Sequence[SimulateEntry], deadline_s: float | None = None) -> Outcomes:
         """One wave: every entry has its outcome, or a status that says why not.
 
-        After `deadline_s` (at most the server's) the entries that were not reached have the status DEADLINE. Raises
-        LaneLost, with which every entry and all snapshots are lost, or LocalProtocolError for what does not fit.
-        Cancellation stops the wave at the server and leaves none of its snapshots.
+        After `deadline_s` (servers grant 600 at most) the entries that were not reached, and the one that was being
+        computed, have the status DEADLINE. Raises LaneLost, with which every entry and all snapshots are lost, or
+        LocalProtocolError for what does not fit. Cancellation stops the wave at the server and leaves none of its
+        snapshots.
         """
         spec = self._spec()
         before: list[Frames | None] | None = None

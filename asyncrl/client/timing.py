@@ -18,7 +18,8 @@ PONG_REMOTE_S = 25.0
 
 @dataclass(frozen=True)
 class LaneTimers:
-    """Seconds. Deadlines travel with each request; `grace_s` later the client gives the lane up by itself."""
+    """Seconds. Deadlines travel with each request, and servers grant 600 at most; `grace_s` later the client gives the
+    lane up by itself."""
 
     open_s: float = 300.0  # since the last sign of progress: building 1024 Atari environments takes minutes
     reset_s: float = 60.0

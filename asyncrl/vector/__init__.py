@@ -57,6 +57,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
       action space; infos that are no numbers stay on the server.
     * `async_reset`, `send`, `recv` step the lanes that are ready, as EnvPool and ALE do.
 
+    A lane whose step takes longer than `step_timeout_s` is lost; servers grant 600 s at most.
+
     `seed` decides the environments that replace lost ones; `reset(seed=...)` is Gymnasium's. One thread may use it.
     """
 

@@ -24,6 +24,7 @@ from envserver.snapshots import plain
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
 from envserver.snapshots.fields import Fields, Misfit, size_of_fields
 from envserver.snapshots.generators import begin_generator, generators_of, reseed
+from envserver.snapshots.pacing import Pace
 from envserver.snapshots.plain import RANDOMNESS_BYTES, NotPlain, apply_randomness, randomness_of
 
 # Of the wrappers that hand on what they wrap, observation and all.
@@ -233,7 +234,7 @@ class ChainCodec:
             raise CannotCapture(f"{type(layer).__name__} holds {error}") from None
         return states, size
 
-    def restore(self, env: AnyEnv, state: Any, seed: int | None) -> AnyEnv:
+    def restore(self, env: AnyEnv, state: Any, seed: int | None, pace: Pace | None = None) -> AnyEnv:
         layers = self._layers(env)
         try:
             for layer, part, saved in zip(layers, self._parts, state, strict=True):

@@ -1,7 +1,9 @@
 """From the owner's rules to what a lane can do about snapshots: its codec, its scratch environment, and the model's.
 
-Invariant: a lane that cannot have snapshots opens all the same, and does everything else
-(test_without_support_everything_else_works).
+Invariants: a lane that cannot have snapshots opens all the same, and does everything else
+(test_without_support_everything_else_works), also where no further environment can be made
+(test_an_environment_that_allows_one_instance_opens_without); what was made in vain is closed
+(test_a_model_that_fails_leaves_nothing_open).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from gymnasium.wrappers import TimeLimit
 
 from envserver.snapshots.codec import AnyEnv, CannotCapture, Codec, MakeEnv, layers_of
 from envserver.snapshots.plain import copied, revived
-from envserver.snapshots.probing import choose
+from envserver.snapshots.probing import choose, close_all, reason_of
 from envserver.snapshots.simulators import KEY_STATE
 
 log = logging.getLogger("envserver.snapshots")
@@ -44,15 +46,21 @@ def capability_of(mode: str, make_env: MakeEnv, make_model: MakeEnv | None) -> t
     codec, scratch = chosen
     if make_model is None:
         return Capability(codec, scratch, make_env, codec.capture, True), reason
+    made = [scratch]
     try:
-        capture = ModelRoots(codec, make_env(), make_model())
-    except CannotCapture as error:
-        return None, str(error)
+        made.append(make_env())
+        made.append(make_model())
+        capture = ModelRoots(codec, *made[1:])
+    except Exception as error:  # what an environment raises, too
+        close_all(*made)
+        return None, reason_of(error)
+    close_all(made[1])
     return Capability(codec, scratch, make_model, capture, False), f"a model environment, {reason}"
 
 
 class ModelRoots:
-    """The state that a model environment has once it was told the key variables of the real one."""
+    """The state that a model environment has once it was told the key variables of the real one. `real` is only looked
+    at, `vessel` is kept."""
 
     def __init__(self, codec: Codec, real: AnyEnv, vessel: AnyEnv) -> None:
         self._codec, self._vessel = codec, vessel
@@ -61,7 +69,6 @@ class ModelRoots:
         spaces = ((env.observation_space, env.action_space) for env in (real, vessel))
         if len(set(map(repr, spaces))) != 1:
             raise CannotCapture("the model's spaces are not those of the environment")
-        real.close()
         vessel.reset(seed=0)
 
     def __call__(self, env: AnyEnv) -> tuple[Any, int]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from asyncrl.wire._generated import env_pb2 as pb
+from envserver.snapshots.pacing import Pace
 
 AnyEnv = gymnasium.Env[Any, Any]
 MakeEnv = Callable[[], AnyEnv]  # one more environment of the lane's kind, not reset yet
@@ -36,11 +37,11 @@ class Codec(Protocol):
         """The state, and about how many bytes it takes. CannotCapture where it cannot be held."""
         ...
 
-    def restore(self, env: AnyEnv, state: Any, seed: int | None) -> AnyEnv:
+    def restore(self, env: AnyEnv, state: Any, seed: int | None, pace: Pace | None = None) -> AnyEnv:
         """The environment that has the state now: `env`, or another one in its place.
 
         `seed` None: random generators go on as they were captured; else they begin anew. BadState where it does not
-        fit.
+        fit. What takes steps looks at `pace` between them, and lets its Stopped through.
         """
         ...
 

@@ -17,6 +17,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from envserver.snapshots.chain import reseed_all
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, layers_of
 from envserver.snapshots.generators import begin_generators, is_drawn_from
+from envserver.snapshots.pacing import Pace
 
 # Nobody can tell what a copied object takes. What is charged for it keeps their number down.
 ASSUMED_BYTES: Final = 64 * 1024
@@ -43,7 +44,7 @@ class CopyCodec:
         except Exception as error:  # whatever an object raises that is not made to be copied
             raise CannotCapture(f"it cannot be copied: {type(error).__name__}: {error}") from None
 
-    def restore(self, env: AnyEnv, state: Any, seed: int | None) -> AnyEnv:
+    def restore(self, env: AnyEnv, state: Any, seed: int | None, pace: Pace | None = None) -> AnyEnv:
         # The environment that is replaced is not closed: copies may share with it what closing takes away.
         restored = copied_env(state)
         if seed is not None:

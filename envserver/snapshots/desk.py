@@ -29,9 +29,10 @@ from envserver.live_slots import LiveSlots
 from envserver.snapshots import plain
 from envserver.snapshots.choosing import Capability
 from envserver.snapshots.codec import BadState, CannotCapture
+from envserver.snapshots.pacing import Interrupted
 from envserver.snapshots.rules import SnapshotRules
 from envserver.snapshots.signing import Signer
-from envserver.snapshots.simulating import Interrupted, Simulator, Wave, snapshot_of
+from envserver.snapshots.simulating import Simulator, Wave, snapshot_of
 from envserver.snapshots.store import Position, QuotaExceeded, Snapshot, SnapshotStore
 
 log = logging.getLogger("envserver.snapshots")

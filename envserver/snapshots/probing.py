@@ -73,18 +73,19 @@ def choose(mode: str, make_env: MakeEnv) -> tuple[Chosen | None, str]:
     """The codec, if there is one, and for people why it is this one or none."""
     reasons: list[str] = []
     for make_codec in candidates(mode):
-        made = [make_env()]
+        made: list[AnyEnv] = []
         try:
+            made.append(make_env())
             made[0].reset(seed=1)
             codec = make_codec(made[0])
             if not _is_known(codec):
                 made.append(make_env())
                 _probe(codec, *made)
-        except Exception as error:  # an environment that is stepped may raise anything
-            reasons.append(f"{type(error).__name__}: {error}" if _is_foreign(error) else str(error))
-            _close(*made)
+        except Exception as error:  # an environment that is made or stepped may raise anything
+            reasons.append(reason_of(error))
+            close_all(*made)
             continue
-        _close(*made[:-1])
+        close_all(*made[:-1])
         return Chosen(codec, made[-1]), f"{codec.name}{'' if codec.exportable else ', not exportable'}"
     return None, "; ".join(reasons)
 
@@ -94,11 +95,14 @@ def _is_known(codec: Codec) -> bool:
     return isinstance(codec, ChainCodec) and codec.name == "ale" and codec.knows_its_wrappers
 
 
-def _is_foreign(error: Exception) -> bool:
-    return not isinstance(error, CannotCapture | BadState | Mismatch)
+def reason_of(error: Exception) -> str:
+    """For people: our own words, or what an environment raised."""
+    is_ours = isinstance(error, CannotCapture | BadState | Mismatch)
+    return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
-def _close(*envs: AnyEnv) -> None:
+def close_all(*envs: AnyEnv) -> None:
+    """Whatever becomes of it."""
     for env in envs:
         try:
             env.close()

@@ -4,7 +4,8 @@
 them a seed of its own, drawn from that of the last seeded reset.
 
 Invariants: a recorded environment is restored by a seed and its actions (test_replay_restores_deterministic_games); an
-episode's past is shared by all that follow from it (test_pasts_are_shared).
+episode's past is shared by all that follow from it (test_pasts_are_shared); a long one can be stopped, and nothing goes
+on from where it stood (test_a_long_past_is_stopped_on_its_way).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.snapshots.chain import reseed_all
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture
+from envserver.snapshots.pacing import Pace
 from envserver.snapshots.plain import copied, size_of
 
 MAX_EVENTS: Final = 1_000_000
@@ -66,12 +68,17 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         reseed_all(self.env, seed)
         self.past = Past("reseed", seed, self.past, self.past.length + 1)
 
-    def go_to(self, past: Past) -> None:
-        """Play what was played there; only the rest, where this episode is the beginning of that one."""
+    def go_to(self, past: Past, pace: Pace) -> None:
+        """Play what was played there; only the rest, where this episode is the beginning of that one. Stopped on the
+        way, it stands somewhere in between."""
         events = past.events()
         if self.past is not None and self.past.length <= len(events) and events[self.past.length - 1] is self.past:
             events = events[self.past.length :]
+        left = pace.steps
         for event in events:
+            if not left:
+                left = pace.look()
+            left -= 1
             if event.kind == "begin":
                 seed, options = event.value
                 self.env.reset(seed=seed, options=copied(options))
@@ -97,13 +104,13 @@ class ReplayCodec:
         # What came before belongs to the parent's state; a state whose parents are gone is charged for one event too.
         return past, 128 + size_of(past.value)
 
-    def restore(self, env: AnyEnv, state: Any, seed: int | None) -> AnyEnv:
+    def restore(self, env: AnyEnv, state: Any, seed: int | None, pace: Pace | None = None) -> AnyEnv:
         recorder = _recorder(env)
         try:
-            recorder.go_to(state)
+            recorder.go_to(state, Pace(lambda: "") if pace is None else pace)
             if seed is not None:
                 recorder.reseed(seed)
-        except Exception:
+        except Exception:  # the environment's, or Stopped
             recorder.past = None  # somewhere on the way, where nothing goes on from
             raise
         return env

@@ -2,7 +2,8 @@
 
 Invariants: a live slot is never touched (test_simulating_changes_no_live_slot); one entry's failure is its own, and
 leaves no snapshot (test_entries_fail_one_by_one); what was computed before a deadline or a cancellation is kept
-(test_a_deadline_keeps_what_was_done).
+(test_a_deadline_keeps_what_was_done), and neither has to wait for the end of an entry
+(test_a_long_entry_is_stopped_on_its_way).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -26,12 +27,9 @@ from envserver import faults, gym_spec
 from envserver.row_buffers import ACTION_MASK, TO_PLAY, read_mask, read_player
 from envserver.slot import as_reward
 from envserver.snapshots.codec import AnyEnv, BadState, CannotCapture, Codec, MakeEnv
+from envserver.snapshots.pacing import Interrupted, Pace, Stopped
 from envserver.snapshots.store import Position, QuotaExceeded, Snapshot, SnapshotStore
 
-# Steps of a rollout between two looks at the deadline.
-LOOK_EVERY: Final = 32
-
-Interrupted = Callable[[], str]  # the code of an interruption; empty: go on
 ReadState = Callable[[bytes], Snapshot]  # BadState for a state that is not to be believed
 
 
@@ -85,18 +83,20 @@ class Simulator:
         self._read_obs = gym_spec.reader(scratch.observation_space)
         self._unbatch = gym_spec.unbatcher(scratch.action_space)
         self._sampler = copy.deepcopy(scratch.action_space)
+        self._pace = Pace(lambda: "")  # of the wave that is being run
 
     def run(self, wave: Wave) -> list[Outcome]:
         """One outcome for each entry, whatever becomes of the others."""
+        self._pace = Pace(wave.interrupted)
         outcomes: list[Outcome] = []
         for entry in self._checked(wave.entries):
             try:
                 if isinstance(entry, Status):
                     raise EntryFailed(entry.code, entry.detail)
-                code = wave.interrupted()
-                if code:
-                    raise EntryFailed(code, "the wave was stopped before this entry began")
+                self._pace.enter()
                 outcomes.append(self._run(entry, wave, outcomes))
+            except Stopped as error:
+                outcomes.append(Outcome(Status(error.code, "the wave was stopped before this entry began")))
             except EntryFailed as error:
                 outcomes.append(Outcome(Status(error.code, str(error))))
         return outcomes
@@ -118,7 +118,11 @@ class Simulator:
         env = self._restored(parent, entry)
         run = _Run(parent.position, None)
         with _FaultsOf(self, "a simulated step"):
+            left = self._pace.steps
             for action in actions:
+                if not left:
+                    left = self._pace.look()
+                left -= 1
                 run.step(env, action)
                 if run.over:
                     break
@@ -130,7 +134,7 @@ class Simulator:
         outcome.mask, outcome.to_play = run.position.mask, run.position.to_play
         if entry.rollout is not None:
             try:
-                self._roll_out(env, run, outcome, (entry.rollout, wave.interrupted))
+                self._roll_out(env, run, outcome, entry.rollout)
             except EntryFailed:
                 if keeps and entry.keep_as is not None:
                     self._store.release([entry.keep_as])
@@ -187,7 +191,8 @@ class Simulator:
             if self._env is None:
                 self._env = self._make_env()
                 self._env.reset(seed=0)
-            self._env = self._codec.restore(self._env, parent.state, None if entry.rng == pb.FROZEN else entry.seed)
+            seed = None if entry.rng == pb.FROZEN else entry.seed
+            self._env = self._codec.restore(self._env, parent.state, seed, self._pace)
         return self._env
 
     def _observe(self, env: AnyEnv, run: _Run) -> Sequence[Array]:
@@ -235,17 +240,18 @@ class Simulator:
 
     # ------------------------------------------------------------------ rollouts
 
-    def _roll_out(self, env: AnyEnv, run: _Run, outcome: Outcome, how: tuple[Rollout, Interrupted]) -> None:
+    def _roll_out(self, env: AnyEnv, run: _Run, outcome: Outcome, tail: Rollout) -> None:
         """Uniform random actions to the end of the episode, or of the tail. In a game of two the return is that of who
         moves first in it."""
-        tail, interrupted = how
         discount, mask = 1.0, run.position.mask
         first = mover = run.position.to_play
         self._sampler.seed(tail.seed)
         with _FaultsOf(self, "a rollout"):
+            left = self._pace.steps
             while outcome.rollout_steps < tail.steps and not run.over:
-                if outcome.rollout_steps % LOOK_EVERY == 0 and (code := interrupted()):
-                    raise EntryFailed(code, "the wave was stopped during this entry's rollout")
+                if not left:
+                    left = self._pace.look()
+                left -= 1
                 reward = run.step(env, sample(self._sampler, mask))
                 outcome.rollout_return += discount * (reward if mover == first else -reward)
                 outcome.rollout_steps += 1
@@ -264,7 +270,8 @@ class Simulator:
 
 
 class _FaultsOf:
-    """What an environment raises fails the entry, and costs the environment."""
+    """What an environment raises fails the entry, and costs the environment. Being stopped costs the entry alone: the
+    next one restores the environment wherever it stands."""
 
     def __init__(self, simulator: Simulator, during: str) -> None:
         self._simulator, self._during = simulator, during
@@ -275,6 +282,8 @@ class _FaultsOf:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
         if error is None or isinstance(error, EntryFailed) or not isinstance(error, Exception):
             return
+        if isinstance(error, Stopped):
+            raise EntryFailed(error.code, f"the wave was stopped within this entry ({self._during})") from None
         self._simulator.discard()
         if isinstance(error, BadState):
             raise EntryFailed("BAD_STATE", str(error)) from None

@@ -1,10 +1,11 @@
-"""CartPole that takes its time: some instances always, or every one of them now and then."""
+"""CartPole that takes its time: some instances always, or every one of them now and then, or to be built at all."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -37,3 +38,13 @@ class Dawdling(gymnasium.Wrapper[Any, Any, Any, Any]):
 def make(slow_seeds: Sequence[int] = (), sleep_s: float = 0.1, jitter_s: float = 0.0) -> Dawdling:
     """The entry point: `dawdling=tests.rpc.dawdling_env:make{"jitter_s": 0.003}`."""
     return Dawdling(slow_seeds, sleep_s, jitter_s)
+
+
+def make_for_ever() -> Dawdling:
+    """Never comes back. Writes the number of its process to the file that BUILDING names."""
+    building = Path(os.environ["BUILDING"])
+    part = building.with_suffix(".part")
+    part.write_text(str(os.getpid()))
+    part.rename(building)
+    while True:
+        time.sleep(1.0)

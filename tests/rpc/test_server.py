@@ -21,7 +21,7 @@ from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import Message, to_frames
 from envserver import server as server_module
 from envserver.core import EnvServer
-from tests.rig.processes import ROOT, EnvServerProcess, child_environment
+from tests.rig.processes import ROOT, Child, EnvServerProcess, child_environment, until
 
 pytestmark = pytest.mark.rpc
 
@@ -110,6 +110,47 @@ async def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
                 while fleet.lanes_up:
                     await asyncio.sleep(0.05)
         assert await server.wait() == 0
+
+
+async def test_sigterm_is_obeyed_while_warming_up(tmp_path: Path) -> None:
+    """A simulator that takes very long to build keeps a server from being ready, not from ending; nothing is left."""
+    option = "eternal=tests.rpc.dawdling_env:make_for_ever"
+    command = [sys.executable, "-m", "envserver", "--warm", "--env", option, "--listen", "127.0.0.1:0"]
+    building = tmp_path / "building"
+    server = Child(command, tmp_path, "server", child_environment(BUILDING=str(building)))
+    server.start()
+    try:
+        await until(building.exists, within_s=30.0)
+        server.send_signal(signal.SIGTERM)
+        assert await server.wait() == 0
+    finally:
+        server.send_signal(signal.SIGKILL)
+    assert server.stdout() == ""
+    await until(lambda: not Path(f"/proc/{building.read_text()}").exists())
+
+
+async def test_a_spec_is_for_learners(tmp_path: Path) -> None:
+    """An observer sees what there is, but has no lane process built; a learner gets the spec."""
+    tokens, learner, observer = tmp_path / "tokens", "learner-token-123456", "observer-token-123456"
+    tokens.write_text(f"learner {learner}\nobserver {observer}\n")
+    tokens.chmod(0o600)
+    server = EnvServerProcess(tmp_path, envs=["CartPole-v1"], options=["--token-file", str(tokens)])
+
+    async def described(token: str, env: str) -> pb.DescribeReply:
+        metadata = (("authorization", f"Bearer {token}"),)
+        async with grpc.aio.secure_channel(server.address, LOCAL) as channel:
+            unary: Any = channel.unary_unary
+            request = pb.DescribeRequest(env=env).SerializeToString()
+            reply = await unary("/asyncrl.v1.EnvService/Describe")(request, metadata=metadata)
+            return pb.DescribeReply.FromString(reply)
+
+    async with server:
+        assert [offer.alias for offer in (await described(observer, "")).envs] == ["CartPole-v1"]
+        with pytest.raises(grpc.aio.AioRpcError) as denied:
+            await described(observer, "CartPole-v1")
+        assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert not server.descendants()
+        assert (await described(learner, "CartPole-v1")).envs[0].spec_hash
 
 
 async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class MemoryBackend:
         self.on_message: Callable[[int, int, bytes], None] = lambda *_: None
         self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.requests: list[tuple[int, int, bytes]] = []
+        self.deadlines_ms: list[int] = []  # of the requests
         self.unanswered: deque[tuple[int, int]] = deque()
         self.cancelled: list[bytes] = []
         self.dumps = 0
@@ -38,6 +39,7 @@ class MemoryBackend:
             self.cancelled.append(body)
             return
         self.requests.append((kind, seq, body))
+        self.deadlines_ms.append(deadline_ms)
         self.unanswered.append((kind, seq))
         if kind == pb.OPEN:
             self.answer(pb.Opened(spec=SPEC.to_proto()).SerializeToString())

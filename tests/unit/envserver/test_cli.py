@@ -68,6 +68,8 @@ def test_help_has_every_option() -> None:
         ("--env CartPole-v1 --quota lease_s", "lease_s=NUMBER"),
         ("--env CartPole-v1 --quota max_in_flight=1.5", "max_in_flight=INTEGER"),
         ("--env CartPole-v1 --quota receive_bytes=0", "above 0"),
+        ("--env CartPole-v1 --quota lease_s=inf", "lease_s is inf; it can be 2147483 at most"),
+        ("--env CartPole-v1 --drain-s inf", "drain_s is inf; 0 to 2147483 seconds"),
         ("--env CartPole-v1 --env CartPole-v1", "twice"),
         ("--env a=b=c:d", "--env"),
         ("--env CartPole-v1 --core 4095", "choose one of"),
@@ -191,6 +193,36 @@ def test_the_loop_is_uvloops_unless_switched_off(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     monkeypatch.setenv("ASYNCRL_UVLOOP", "0")
     assert cli.loop_factory() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies")
+@pytest.mark.parametrize(("chosen", "kept"), [("OTHER", "BATCH"), ("IDLE", "IDLE")])
+def test_a_policy_that_the_owner_chose_stays(chosen: str, kept: str) -> None:
+    """Only the default becomes SCHED_BATCH: a server that was started under `chrt --idle` stays there."""
+    code = (
+        f"import os\nos.sched_setscheduler(0, os.SCHED_{chosen}, os.sched_param(0))\n"
+        "from envserver.cli import schedule_for_throughput\nschedule_for_throughput()\n"
+        f"print(os.sched_getscheduler(0) == os.SCHED_{kept})"
+    )
+    if chosen == "OTHER" and os.sched_getscheduler(0) == os.SCHED_IDLE:
+        pytest.skip("the tests run under SCHED_IDLE, from which nobody comes back without a privilege")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "True"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies")
+def test_a_policy_that_is_denied_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that forbids it."""
+    asked: list[int] = []
+
+    def denied(pid: int, policy: int, param: object) -> None:
+        asked.append(policy)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_OTHER)
+    monkeypatch.setattr(os, "sched_setscheduler", denied)
+    cli.schedule_for_throughput()
+    assert asked == [os.SCHED_BATCH]
 
 
 def test_files_are_made_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

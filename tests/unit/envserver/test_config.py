@@ -34,7 +34,11 @@ def test_importing_the_config_pulls_in_nothing_heavy() -> None:
         ({"lanes": -1}, "--lanes -1"),
         ({"lanes": 9}, "choose 1 to 8"),
         ({"listen": ()}, "--listen 127.0.0.1:50051"),
+        ({"num_envs": 2**31}, "--num-envs 2147483648"),
         ({"drain_s": -0.1}, "drain_s"),
+        ({"drain_s": float("inf")}, "drain_s is inf; 0 to 2147483 seconds"),
+        ({"drain_s": float("nan")}, "drain_s is nan"),
+        ({"drain_s": 5e6}, "drain_s"),
         ({"launcher": "fork"}, "auto, nursery, exec"),
         ({"tls_cert": "a"}, "--tls-cert and --tls-key"),
         ({"tls_key": "a"}, "--tls-cert and --tls-key"),
@@ -60,6 +64,27 @@ def test_no_quota_can_be_switched_off(name: str, value: Any) -> None:
     """Zero, negative and NaN bounds are refused by name."""
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(Quotas(), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "most"),
+    [
+        *(("lease_s", value, 2_147_483) for value in (float("inf"), 5e6)),
+        *((name, 5e6, 2_147_483) for name in ("resume_window_s", "handshake_s", "idle_connection_s")),
+        ("auth_logs_per_s", float("inf"), 2_147_483),
+        *((name, 2**31, 2**31 - 1) for name in ("receive_bytes", "metadata_bytes", "spare_streams", "concurrent_rpcs")),
+    ],
+)
+def test_quotas_fit_what_carries_them(name: str, value: Any, most: int) -> None:
+    """Seconds become milliseconds of 32 bits, and options of gRPC are C's ints: the text names quota and bound."""
+    with pytest.raises(ConfigError, match=f"quota {name} is .*; it can be {most} at most"):
+        dataclasses.replace(Quotas(), **{name: value})
+    dataclasses.replace(Quotas(), **{name: most})
+
+
+def test_a_large_machine_may_have_large_lanes() -> None:
+    """Memory is bounded by its owner alone."""
+    assert Quotas(lane_memory_bytes=2**40, snapshot_bytes=2**40).snapshot_bytes == 2**40
 
 
 @pytest.mark.parametrize(("value", "legal"), [(1, False), (2, True), (16, True), (17, False)])

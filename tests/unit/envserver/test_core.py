@@ -214,6 +214,16 @@ async def test_describe_lists_what_there_is() -> None:
             await made.core.describe(pb.DescribeRequest(env="other"))
 
 
+async def test_describe_builds_one_process_for_all_who_ask() -> None:
+    """A spec is found out once, whatever the capacity and however many want it at once."""
+    async with rig(num_envs=1) as made:
+        asked = [made.group.create_task(made.core.describe(pb.DescribeRequest(env="toy"))) for _ in range(40)]
+        await settle(50)
+        assert len(made.backends) == 1
+        for task in asked:
+            task.cancel()
+
+
 async def test_lanes_per_client_are_bounded() -> None:
     """A client may not split its slots over more lanes than the quota."""
     async with rig(quotas=Quotas(lanes_per_client=2)) as made:

@@ -13,6 +13,7 @@ from asyncrl.errors import UnsupportedSpace
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.requests import check_actions
 from asyncrl.wire.spaces import SpaceSpec
+from asyncrl.wire.spec import MAX_MASK_SIZE
 from envserver.gym_spec import BadValue, RowWriter, buffers_for, mask_size, space_spec, unbatcher
 from tests.unit.envserver import zoo
 
@@ -155,6 +156,13 @@ def test_mask_widths() -> None:
     """One choice per value of a Discrete, all choices in a row for a MultiDiscrete, none elsewhere."""
     widths = [mask_size(space) for space in (spaces.Discrete(5, start=2), spaces.MultiDiscrete([2, 3]), BOX, PAIR)]
     assert widths == [5, 5, 0, 0]
+
+
+def test_a_mask_that_no_lane_may_have_is_none() -> None:
+    """As many choices as a spec may have on the wire are the most that are masked."""
+    sizes = (MAX_MASK_SIZE, MAX_MASK_SIZE + 1)
+    assert [mask_size(spaces.Discrete(n)) for n in sizes] == [MAX_MASK_SIZE, 0]
+    assert [mask_size(spaces.MultiDiscrete([n - 2, 2])) for n in sizes] == [MAX_MASK_SIZE, 0]
 
 
 @pytest.mark.parametrize(

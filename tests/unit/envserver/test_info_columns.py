@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
 
-from asyncrl.wire.infos import MAX_INFO_BYTES
+from asyncrl.wire.infos import MAX_INFO_BYTES, from_proto, to_proto
 from envserver.info_columns import MAX_ENTRIES, MAX_KEY, InfoCollector
 from tests.unit.envserver.driving import assert_infos_equal
 
@@ -52,6 +52,28 @@ def test_differing_dtypes_get_one_that_holds_them() -> None:
     """Gymnasium would cut 0.5 down to 0 in a column that an integer began."""
     (column,) = collect([{"a": 1}, {"a": 0.5}, {"a": np.uint8(3)}]).columns()
     assert column.data.tolist() == [1.0, 0.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("infos", "keys", "dropped"),
+    [
+        ([{"a": np.zeros(600, "i4"), "b": 1}, {"a": np.zeros(600, "f4"), "b": 2}], ["b"], 2),
+        ([{"a": np.zeros(400, "i4")}, {"a": np.zeros(400, "f4")}], ["a"], 0),
+        (
+            [{"a": np.zeros(400, "i4"), "b": np.zeros(1000, "u1")}, {"a": np.zeros(400, "f4"), "c": 1}, {"d": 0.5}],
+            ["b", "c", "d"],
+            2,
+        ),
+    ],
+    ids=["alone too wide", "fits", "too wide beside another"],
+)
+def test_what_grows_when_dtypes_are_joined_is_counted_again(infos: list[Any], keys: list[str], dropped: int) -> None:
+    """Two arrays that fit become one column that does not: it is dropped, and what is sent the peer takes."""
+    collector = collect(infos)
+    columns = collector.columns()
+    assert ([column.key for column in columns], collector.dropped) == (keys, dropped)
+    assert len(from_proto(to_proto(columns, len(infos)), len(infos))) == len(keys)
+    assert [column.key for column in collector.columns()] == keys
 
 
 def test_numpy_booleans_travel() -> None:

@@ -24,7 +24,7 @@ from asyncrl.wire.spaces import Node, SpaceSpec
 from asyncrl.wire.spec import LaneSpec
 from asyncrl.wire.step_rows import StepRows, decode
 from asyncrl.wire.tensors import Array
-from envserver import opening
+from envserver import lane_process, opening
 from envserver.host import Host, LaneWish, Progress
 from envserver.lane_process import Build, LaneProcess, build_by_alias
 from envserver.lane_socket import CONFIGURE, PREPARE, PREPARED, BlockingLaneSocket
@@ -363,6 +363,29 @@ def test_all_of_it_travels_after_an_internal_error(rigs: Callable[..., Rig], fea
     check(*rig.call(pb.STEP, step_body(spec, 0, 0)))
     check(*rig.call(pb.STEP, step_body(spec, 0, 0)))
     assert whole == [True, False, True, False]
+
+
+@pytest.mark.parametrize("feature", [pb.FRAME_STACK, pb.CHANGES])
+def test_a_reply_that_is_too_big_is_a_typed_error(
+    rigs: Callable[..., Rig], feature: pb.Feature.ValueType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay would cut the lane off; so the client is told, and the rows after that can be read without these."""
+    hosts = StackHosts()
+    rig = rigs(hosts)
+    opened = rig.open(open_request(slots=4, features=[feature]))
+    spec = LaneSpec.from_proto(opened.spec)
+    stack, changes = StackDecoder(4, 2, (64,), np.dtype("<u1")), ChangeDecoder()
+    decoders = (stack, None) if feature == pb.FRAME_STACK else (None, changes)
+    _, body = rig.call(pb.RESET, RESET_ALL)
+    decode(body, spec, 4, *decoders)
+    with monkeypatch.context() as patch:
+        patch.setattr(lane_process, "MAX_BODY_BYTES", 10)
+        error = rig.refused(pb.STEP, step_body(spec, 0, 0, 0, 0))
+    assert error.code == pb.FRAME_TOO_BIG
+    assert "the reply to STEP has " in error.text
+    kind, body = rig.call(pb.STEP, step_body(spec, 0, 0, 0, 0))
+    assert kind == pb.STEP_RESULT
+    np.testing.assert_array_equal(decode(body, spec, 4, *decoders).obs[0], hosts.made[0].stacks())
 
 
 # ------------------------------------------------------------------------------------------------------------- building

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncrl.errors import RemoteProtocolError
+from asyncrl.errors import LocalProtocolError, RemoteProtocolError
 from envserver.lane_socket import (
+    BROKEN,
     HEADER,
     MAX_BODY_BYTES,
     READ_BYTES,
@@ -128,7 +129,7 @@ async def test_what_a_dead_peer_wrote_can_still_be_read(pair: tuple[socket.socke
 
 
 async def test_an_impossible_header_closes_the_socket(pair: tuple[socket.socket, socket.socket]) -> None:
-    """A lane that claims a body over the limit is cut off; messages before it count."""
+    """A lane that claims a body over the limit is cut off; messages before it count, and the owner is told why."""
     protocol, inbox = await connected(pair[0])
     closed = asyncio.Event()
     protocol.on_closed = closed.set
@@ -136,7 +137,33 @@ async def test_an_impossible_header_closes_the_socket(pair: tuple[socket.socket,
     async with asyncio.timeout(5):
         await closed.wait()
     assert inbox.get_nowait().body == b"fine"
+    last = inbox.get_nowait()
+    assert (last.kind, last.body) == (
+        BROKEN,
+        f"a body of {MAX_BODY_BYTES + 1} bytes; the limit is {MAX_BODY_BYTES}".encode(),
+    )
     assert inbox.empty()
+
+
+@pytest.mark.parametrize("error", [RemoteProtocolError("a mask over 7"), LocalProtocolError("answers no request")])
+async def test_what_the_owner_refuses_closes_the_socket(
+    pair: tuple[socket.socket, socket.socket], error: Exception
+) -> None:
+    """A reply that its owner cannot take is told to it as the lane's last word."""
+    protocol, _ = await connected(pair[0])
+    closed, heard = asyncio.Event(), list[tuple[int, bytes]]()
+    protocol.on_closed = closed.set
+
+    def refuse(kind: int, seq: int, body: bytes) -> None:
+        heard.append((kind, body))
+        if kind != BROKEN:
+            raise error
+
+    protocol.on_message = refuse
+    pair[1].sendall(packed(LaneMessage(33, 1, b"nonsense")) + packed(LaneMessage(33, 2, b"never heard")))
+    async with asyncio.timeout(5):
+        await closed.wait()
+    assert heard == [(33, b"nonsense"), (BROKEN, str(error).encode())]
 
 
 async def test_after_close_nothing_is_delivered_or_sent(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from asyncrl.errors import DeadlineExceeded, LaneLost, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body
-from envserver.lane_socket import PREPARE, PREPARED
+from envserver.lane_socket import BROKEN, PREPARE, PREPARED
 from envserver.preparing import WarmPool, berths, prepare, probe
 from tests.unit.envserver.memory_lane import SPEC, MemoryBackend, settle
 
@@ -52,6 +52,7 @@ async def test_failures_are_typed_and_leave_no_process() -> None:
     """An error of the environment, a death and a hang while building: each its own error, each process closed."""
     for answer, expected in (
         ((pb.ERROR, error_body("BUILD_FAILED", "no ROM")), ServerRefused),
+        ((BROKEN, b"a mask over 7"), LaneLost),
         ("die", LaneLost),
         ("hang", DeadlineExceeded),
     ):
@@ -93,6 +94,37 @@ async def test_a_prepared_process_that_died_is_not_lent() -> None:
     await pool.fill()
     taken = pool.take("toy", {}, 1)
     assert taken is not None and taken[0] is start.made[1]
+
+
+async def test_a_berth_that_comes_back_during_a_fill_is_not_forgotten() -> None:
+    """Its lane closes while the fill, which has passed it, waits for another one: it is prepared afterwards."""
+    start = Starter("hang")
+    pool = WarmPool(start, berths(["toy"], 5, 2))
+    first, second = pool._berths
+    first.lent = True
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        await settle()
+        assert len(start.made) == 1  # for the second
+        start.answer = (PREPARED, PREPARED_BODY)
+        pool.give_back(first)
+        start.made[0].on_message(PREPARED, 0, PREPARED_BODY)
+        await settle(50)
+        assert second.backend is start.made[0]
+        assert first.backend is start.made[1]
+        running.cancel()
+
+
+async def test_a_berth_that_never_builds_is_tried_for_ever() -> None:
+    """However often it has failed, the pool goes on waiting for the next try."""
+    pool = WarmPool(Starter((pb.ERROR, error_body("BUILD_FAILED", "no ROM"))), berths(["toy"], 1, 1))
+    pool._berths[0].failures = 5000
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        await settle(50)
+        assert pool._berths[0].failures == 5001
+        assert not running.done()
+        running.cancel()
 
 
 @pytest.mark.parametrize(("num_envs", "lanes"), [(1, 1), (7, 3), (64, 6), (5, 5)])

@@ -13,6 +13,7 @@ from asyncrl.wire.envelope import FrameReader
 from asyncrl.wire.lane_table import LaneState
 from envserver import outbox as outbox_module
 from envserver import relay as relay_module
+from envserver.lane_socket import BROKEN
 from envserver.relay import LaneIdentity, Relay, RelayLimits
 from tests.unit.envserver.memory_lane import MemoryBackend, MemoryClient, settle
 
@@ -229,6 +230,25 @@ async def test_a_hang_is_dumped_killed_and_named(monkeypatch: pytest.MonkeyPatch
     assert rig.closed == ["hang"]
 
 
+async def test_a_lane_is_told_the_deadline_that_is_enforced() -> None:
+    """The client's, at most the server's own bound, and the default of a request that names none."""
+
+    async def scenario(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+        for deadline_ms in (5_000, 1_200_000, 0):
+            _, frames = rig.client.lane.request(pb.SIMULATE, b"", deadline_ms)
+            rig.client.send(frames)
+        await settle()
+        assert rig.backend.deadlines_ms[1:] == [5_000, 600_000, 30_000]
+        rig.backend.answer()
+        rig.relay.tick(loop.time() + 599)
+        assert rig.backend.dumps == 0
+        rig.relay.tick(loop.time() + 601)
+        assert rig.backend.dumps == 1
+
+    await play(scenario, lease_s=1000.0)
+
+
 async def test_a_later_request_waits_for_its_turn() -> None:
     """The deadline runs from head of line: time spent behind another request does not count."""
 
@@ -282,6 +302,46 @@ async def test_ping_is_answered_with_progress() -> None:
     await play(scenario)
 
 
+async def test_only_what_is_under_way_is_cancelled_and_once() -> None:
+    """A client that floods a lane with CANCEL has it told once for each request that is not answered, in few bytes."""
+
+    async def scenario(rig: Rig) -> None:
+        def cancel(seq: int, padding: bytes = b"") -> None:
+            rig.client.send(rig.client.lane.control(pb.CANCEL, pb.Cancel(seq=seq).SerializeToString() + padding))
+
+        def told() -> list[int]:
+            return [pb.Cancel.FromString(body).seq for body in rig.backend.cancelled]
+
+        rig.client.step()
+        rig.client.step()
+        unknown_field = b"\xfa\x01\xff\x01" + bytes(255)
+        for seq in (0, 1, 2, 3, 4, 2**64 - 1):  # 1 is OPEN, which is answered; 4 was never sent
+            for _ in range(20):
+                cancel(seq, unknown_field)
+        await settle(300)
+        assert told() == [2, 3]
+        assert max(map(len, rig.backend.cancelled)) < 16
+        rig.backend.answer()
+        cancel(2)
+        await settle()
+        assert told() == [2, 3]
+
+    await play(scenario)
+
+
+async def test_a_cancel_that_is_none_is_a_protocol_error() -> None:
+    """Its bytes reach no lane process: the client is told, and the lane ends as after any nonsense."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.client.send(rig.client.lane.control(pb.CANCEL, b"\xff\xff"))
+        await settle()
+        (message,) = rig.client.pump()
+        assert pb.Error.FromString(message.body).code == pb.BAD_FRAME
+        assert rig.backend.cancelled == []
+
+    await play(scenario)
+
+
 async def test_a_resume_needs_token_and_epoch() -> None:
     """A wrong token or an older learner_epoch does not get the lane."""
 
@@ -315,13 +375,22 @@ async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPa
     assert rig.carriers[0].cancelled()
 
 
-async def test_a_reply_out_of_turn_kills_the_process() -> None:
-    """A lane process that answers what was not asked is broken: it is killed, nothing of it is forwarded."""
+@pytest.mark.parametrize(
+    ("kind", "seq", "body", "says"),
+    [(pb.STEP_RESULT, 9, b"", "reply 9 of kind 33 where 2 is due"), (BROKEN, 0, b"a mask over 7", "a mask over 7")],
+    ids=["out of turn", "broken"],
+)
+async def test_a_process_that_breaks_the_protocol_is_named(kind: int, seq: int, body: bytes, says: str) -> None:
+    """It is killed, nothing of it is forwarded, and the loss is called by what it did, not by its end."""
 
     async def scenario(rig: Rig) -> None:
-        rig.backend.on_message(pb.STEP_RESULT, 9, b"")
+        rig.backend.on_message(kind, seq, body)
         await settle()
-        assert [message.kind for message in rig.client.pump()] == [pb.ERROR]
+        (message,) = rig.client.pump()
+        error = pb.Error.FromString(message.body)
+        assert (error.code, error.cause) == (pb.LANE_LOST, "protocol")
+        assert says in error.text
 
     rig = await play(scenario)
-    assert rig.closed == ["crash(SIGKILL)"]
+    assert rig.closed == ["protocol"]
+    assert rig.relay.lost == "protocol"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from asyncrl.wire.spec import LaneSpec
+from asyncrl.wire.spec import MAX_MASK_SIZE, LaneSpec
 from envserver.gym_spec import BadValue, mask_size, space_spec
 from envserver.row_buffers import RowBuffers
 
@@ -44,6 +44,17 @@ def test_masks_of_spaces_that_have_none_are_infos() -> None:
     rows = rows_of(action=BOX)
     rows.add_info(0, {"action_mask": np.ones(2)})
     assert [column.key for column in rows.rows(None).infos] == ["action_mask"]
+
+
+@pytest.mark.parametrize(
+    "action", [spaces.Discrete(MAX_MASK_SIZE + 1), spaces.MultiDiscrete([MAX_MASK_SIZE, 1])], ids=["one", "many"]
+)
+def test_a_mask_that_is_too_wide_to_travel_is_a_fault(action: spaces.Space[Any]) -> None:
+    """Without one such a space is served; a mask would be lost, and illegal actions be played: its text says so."""
+    rows = rows_of(action=action)
+    rows.add_info(0, {"other": 1})
+    with pytest.raises(BadValue, match="of 1048577 actions; 1048576 are possible"):
+        rows.add_info(1, {"action_mask": np.ones(MAX_MASK_SIZE + 1, np.int8)})
 
 
 @pytest.mark.parametrize("mask", [np.ones(2), np.ones(3), np.array(["a"] * 3), None, np.zeros((3, 0), bool)])

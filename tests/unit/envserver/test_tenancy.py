@@ -98,6 +98,17 @@ def test_quarantine_readmits() -> None:
     assert bans == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
 
 
+def test_a_place_that_crashes_for_days_stays_bounded() -> None:
+    """The thousandth ban is as long as the longest, and there is another one after it."""
+    clock = Clock()
+    quarantine = Quarantine(Budget(longest_ban_s=300.0), clock)
+    for _ in range(1100):
+        for _ in range(5):
+            quarantine.crashed("place")
+        assert 0.0 < _ban_of(quarantine) <= 300.0
+        clock.now += 300.0
+
+
 def test_slow_crashes_are_no_reason() -> None:
     """A crash every 20 s stays within the budget for ever."""
     clock = Clock()

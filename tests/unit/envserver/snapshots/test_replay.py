@@ -8,8 +8,9 @@ import pytest
 
 from envserver.snapshots import plain
 from envserver.snapshots.codec import BadState, CannotCapture
+from envserver.snapshots.pacing import Pace, Stopped
 from envserver.snapshots.replay import Recorder, ReplayCodec
-from tests.unit.envserver.snapshots.toys import uncopyable, walk
+from tests.unit.envserver.snapshots.toys import long_walk, uncopyable, walk
 
 
 def recorded(seed: int = 1) -> Recorder:
@@ -48,6 +49,24 @@ def test_an_unseeded_reset_gets_a_seed() -> None:
         assert future(codec.restore(recorded(9), state, None)) == wanted
     assert pasts[0] == pasts[1]
     assert len(set(pasts[0])) > 1
+
+
+def test_a_long_past_is_stopped_on_its_way() -> None:
+    """Within a few steps; the next restore plays the whole of it again, from wherever the environment stands."""
+    env, other, codec = Recorder(long_walk()), Recorder(long_walk()), ReplayCodec()
+    for each in (env, other):
+        each.reset(seed=1)
+    for number in range(500):
+        env.step(number % 3)
+    state, _ = codec.capture(env)
+    wanted = future(env)
+    looks = iter([""] * 5)
+    with pytest.raises(Stopped):
+        codec.restore(other, state, None, Pace(lambda: next(looks, "DEADLINE")))
+    stands_at: Any = other.unwrapped
+    assert stands_at.t < 100
+    assert other.past is None
+    assert future(codec.restore(other, state, None)) == wanted
 
 
 def test_pasts_are_shared() -> None:

@@ -12,7 +12,7 @@ from asyncrl.wire.flags import TERMINATED
 from asyncrl.wire.snapshot_bodies import Earlier, Rollout, SimulateEntry
 from envserver.snapshots import simulating
 from envserver.snapshots.rules import SnapshotRules
-from tests.unit.envserver.snapshots.toys import DeskLane, digest, look, option
+from tests.unit.envserver.snapshots.toys import DeskLane, LongWalkEnv, digest, look, option
 
 KINDS = {
     "fields": option("walk"),
@@ -197,6 +197,40 @@ def test_a_deadline_keeps_what_was_done() -> None:
     found = lane.simulate(*entries, interrupted=lambda: next(looks))
     assert [status.code for status in found.status] == ["CANCELLED", "CANCELLED"]
     assert 20 not in lane.desk.store
+
+
+@pytest.mark.parametrize("during", ["actions", "rollout", "replay"])
+def test_a_long_entry_is_stopped_on_its_way(during: str) -> None:
+    """At a deadline not even the rest of one entry is computed; what comes before and after it is as it should be."""
+    rules = SnapshotRules("replay") if during == "replay" else None
+    lane = DeskLane(option("long_walk"), rules=rules)
+    if during == "replay":
+        for _ in range(300):
+            lane.step(1, 1)
+    lane.snapshot([1])
+    steps = 0
+    step = LongWalkEnv.step
+
+    def counted(env: LongWalkEnv, action: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return step(env, action)
+
+    long = {
+        "actions": look(1, lane, *[1] * 300, keep_as=2),
+        "rollout": look(1, lane, 1, keep_as=2, rollout=Rollout(300, 1.0, 1)),
+        "replay": look(1, lane, 1, keep_as=2),
+    }[during]
+    looks = iter([""] * 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LongWalkEnv, "step", counted)
+        found = lane.simulate(long, long, interrupted=lambda: next(looks, "DEADLINE"))
+    assert [status.code for status in found.status] == ["DEADLINE", "DEADLINE"]
+    assert 0 < steps < 100
+    assert 2 not in lane.desk.store
+    wanted, again = (lane.simulate(look(1, lane, 1, 1)) for _ in range(2))
+    assert wanted.status[0].ok
+    assert wanted.rewards.tolist() == again.rewards.tolist()
 
 
 def test_rollouts_are_discounted_and_end() -> None:

@@ -58,6 +58,20 @@ class WalkEnv(gymnasium.Env[Any, Any]):
         return self._obs(), self.where, abs(self.where) > 20, self.t >= self.length, {}
 
 
+class LongWalkEnv(WalkEnv):
+    """Hardly ever ends."""
+
+    length = 100_000
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, False, truncated, info
+
+
+def long_walk() -> gymnasium.Env[Any, Any]:
+    return LongWalkEnv()
+
+
 def walk() -> gymnasium.Env[Any, Any]:
     return WalkEnv()
 
@@ -313,6 +327,25 @@ class UncopyableEnv(KeyStateEnv):
 
 def uncopyable() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TimeLimit(UncopyableEnv(), 25)
+
+
+class Licensed(KeyStateEnv):
+    """Of which so many may exist at once."""
+
+    left = 1
+
+    def __init__(self, gain: float = 1.0) -> None:
+        if not Licensed.left:
+            raise RuntimeError("no licence is left")
+        super().__init__(gain)
+        Licensed.left -= 1
+
+    def close(self) -> None:
+        Licensed.left += 1
+
+
+def licensed() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TimeLimit(Licensed(), 25)
 
 
 class CopyOnlyEnv(WalkEnv):
