@@ -22,7 +22,7 @@ from asyncrl.wire.requests import from_json, to_json
 from envserver.config import ServerConfig, usable_cores
 from envserver.opening import num_slots_of
 from envserver.preparing import Berth, Start, WarmPool, berths, probe
-from envserver.refusals import refusal_body
+from envserver.refusals import refusal_body, stopping
 from envserver.relay import LaneIdentity, Relay, RelayLimits
 from envserver.seams import FrameStream
 from envserver.tenancy import Budget, Quarantine, Tenancy
@@ -135,7 +135,7 @@ class EnvServer:
         if text is not None:
             raise ServerRefused("VERSION_SKEW", text)
         if self.draining:
-            raise ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)
+            raise stopping()
         alias = self.config.registry.get(request.env)
         alias.check_kwargs(from_json(request.kwargs_json, "env kwargs"))
         return num_slots_of(request)

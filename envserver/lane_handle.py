@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from envserver.lane_socket import LaneProtocol
@@ -178,8 +178,13 @@ class LaneHandle:
         self._protocol.close()
         self._kill_later()
 
+    @property
+    def closed(self) -> bool:
+        """The process is reaped, and all descriptors are given back."""
+        return self._closed.is_set()
+
     async def wait_closed(self) -> None:
-        """Until the process is reaped and all descriptors are given back. Cancellation changes nothing."""
+        """Until `closed`. Cancellation changes nothing."""
         await self._closed.wait()
 
     def process_ended(self, cause: str) -> None:
@@ -207,3 +212,15 @@ class LaneHandle:
     def _kill_later(self) -> None:
         if self._killer is None and not self.exited.done():
             self._killer = self._loop.call_later(CLOSE_S, self.kill)
+
+
+async def close_all(lanes: Mapping[int, LaneHandle]) -> None:
+    """Until all of them are gone: every lane has CLOSE_S to close its environments, all at the same time.
+
+    After a cancellation call it again.
+    """
+    while handles := [handle for handle in lanes.values() if not handle.closed]:  # a start may add one meanwhile
+        for handle in handles:
+            handle.close()
+        for handle in handles:
+            await handle.wait_closed()

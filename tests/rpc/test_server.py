@@ -22,6 +22,8 @@ from asyncrl.wire.envelope import Message, to_frames
 from envserver import server as server_module
 from envserver.core import EnvServer
 from tests.rig.processes import ROOT, EnvServerProcess, child_environment
+from tests.unit.envserver.watching import gone
+from tests.unit.envserver.wild_env import closing_option, pids_that, until
 
 pytestmark = pytest.mark.rpc
 
@@ -110,6 +112,31 @@ async def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
                 while fleet.lanes_up:
                     await asyncio.sleep(0.05)
         assert await server.wait() == 0
+
+
+async def test_sigterm_closes_the_environments(tmp_path: Path) -> None:
+    """Those of a client's lane, and of a lane that was prepared for the next one."""
+    options = ["--warm", "--lanes", "2", "--num-envs", "2"]
+    async with (
+        EnvServerProcess(tmp_path, envs=[closing_option(tmp_path)], options=options) as server,
+        asyncrl.connect(server.address, env="closing", num_envs=1, lanes=1) as fleet,
+    ):
+        assert (await fleet.recv()).rows is not None
+        assert await server.terminate() == 0
+    assert len(pids_that(tmp_path, "made")) >= 2
+    assert pids_that(tmp_path, "closed") == pids_that(tmp_path, "made")
+
+
+async def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
+    """Neither for environments that take their time to close: the server ends at once, and they with it."""
+    async with EnvServerProcess(tmp_path, envs=[closing_option(tmp_path, close_s=600)]) as server:
+        async with asyncrl.connect(server.address, env="closing", num_envs=1, lanes=1) as fleet:
+            assert (await fleet.recv()).rows is not None
+            server.signal(signal.SIGTERM)
+            await until(lambda: bool(pids_that(tmp_path, "closing")))
+            server.signal(signal.SIGTERM)
+            assert await server.wait() == 1
+        await gone(*pids_that(tmp_path, "made"))
 
 
 async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:

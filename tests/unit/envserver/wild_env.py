@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -81,8 +83,38 @@ class WildEnv(gymnasium.Env[Any, Any]):
         return 0
 
 
+class ClosingEnv(WildEnv):
+    """Takes a while to close; its files say which processes have made one, are closing it, and have closed it."""
+
+    def __init__(self, folder: str, close_s: float) -> None:
+        self._folder, self._close_s = Path(folder), close_s
+        self._say("made")
+
+    def close(self) -> None:
+        self._say("closing")
+        time.sleep(self._close_s)
+        self._say("closed")
+
+    def _say(self, what: str) -> None:
+        (self._folder / f"{os.getpid()}.{what}").touch()
+
+
 def make() -> gymnasium.Env[Any, Any]:
     return WildEnv()
+
+
+def make_closing(folder: str, close_s: float = 0.3) -> gymnasium.Env[Any, Any]:
+    return ClosingEnv(folder, close_s)
+
+
+def closing_option(folder: Path, **kwargs: float) -> str:
+    """The `--env` option that serves it as `closing`."""
+    return f"closing={__name__}:make_closing{json.dumps({'folder': str(folder), **kwargs})}"
+
+
+def pids_that(folder: Path, what: str) -> set[int]:
+    """Processes that have `made` a ClosingEnv, are `closing` it, have `closed` it."""
+    return {int(path.stem) for path in folder.glob(f"*.{what}")}
 
 
 async def until(holds: Callable[[], bool]) -> None:
