@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -23,7 +25,7 @@ from envserver import server as server_module
 from envserver.core import EnvServer
 from tests.rig.processes import ROOT, EnvServerProcess, child_environment
 from tests.unit.envserver.watching import gone
-from tests.unit.envserver.wild_env import closing_option, pids_that, until
+from tests.unit.envserver.wild_env import EXIT, RAISE, closing_option, pids_that, until
 
 pytestmark = pytest.mark.rpc
 
@@ -137,6 +139,27 @@ async def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
             server.signal(signal.SIGTERM)
             assert await server.wait() == 1
         await gone(*pids_that(tmp_path, "made"))
+
+
+async def test_the_log_has_the_story_of_every_fault(tmp_path: Path) -> None:
+    """The traceback of a slot's, and what a lane printed before it ended itself; each under the lane's id."""
+    env = "wild=tests.unit.envserver.wild_env:make"
+    async with EnvServerProcess(tmp_path, envs=[env]) as server:
+        async with asyncrl.connect(server.address, env="wild", num_envs=1, lanes=1) as fleet:
+            for action in (RAISE, EXIT):
+                arrival = await fleet.recv()
+                assert arrival.rows is not None
+                arrival.lane.step([np.array([action])])
+            while arrival.lost is None:
+                arrival = await fleet.recv()
+        await until(lambda: "its last output" in server.log())
+        log = server.log().splitlines()
+    of_lane = re.compile(r" ([A-Z]) envserver\.lane: lane [0-9a-f]{16} \(wild\), pid \d+: (.*)")
+    said = [found.groups() for line in log if (found := of_lane.search(line))]
+    assert said.count(("W", "ValueError: the bottom of the action space")) == 1
+    assert said.count(("C", "SystemExit: 3")) == 1
+    assert any("(wild): lost, exit(1)" in line for line in log)
+    assert not any(mark in server.log() for mark in "\x1d\x1e\x1f")
 
 
 async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:

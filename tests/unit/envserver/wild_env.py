@@ -23,7 +23,7 @@ from asyncrl.wire.step_rows import StepRows, decode
 from envserver.lane_handle import LaneHandle
 from envserver.registry import Registry, parse_env_option
 
-FINE, SEGFAULT, EXIT, HANG, HANG_IN_C, PRINT, GRANDCHILD, ESCAPED, KILL_SELF = range(9)
+FINE, SEGFAULT, EXIT, HANG, HANG_IN_C, PRINT, GRANDCHILD, ESCAPED, KILL_SELF, RAISE = range(10)
 PRINTED_MB = 200
 
 
@@ -49,7 +49,7 @@ class WildEnv(gymnasium.Env[Any, Any]):
     """The observation is the pid of a process that the step started, or 0."""
 
     observation_space = gymnasium.spaces.Box(0, 2**30, (1,), np.int64)
-    action_space = gymnasium.spaces.Discrete(9)
+    action_space = gymnasium.spaces.Discrete(10)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -78,9 +78,17 @@ class WildEnv(gymnasium.Env[Any, Any]):
             return subprocess.Popen(["sleep", "600"]).pid
         elif action == ESCAPED:
             return fork_escaped()
+        elif action == RAISE:
+            raise ValueError("the bottom of the action space")
         elif action == KILL_SELF:
             os.kill(os.getpid(), 9)
         return 0
+
+
+class OddEnv(WildEnv):
+    """Has metadata that nobody can make sense of, and no lane expects."""
+
+    metadata = {"render_modes": [], "render_fps": "fast"}  # noqa: RUF012  # as Gymnasium has it
 
 
 class ClosingEnv(WildEnv):
@@ -125,7 +133,8 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def registry() -> Registry:
-    return Registry([parse_env_option(f"wild={__name__}:make"), parse_env_option("CartPole-v1")])
+    options = (f"wild={__name__}:make", "CartPole-v1", f"odd={__name__}:OddEnv")
+    return Registry(map(parse_env_option, options))
 
 
 class LaneDriver:
