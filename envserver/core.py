@@ -11,7 +11,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from asyncrl.errors import RemoteProtocolError, ServerRefused
@@ -21,6 +20,7 @@ from asyncrl.wire.envelope import FrameReader, Message, kind_name, parse_body, t
 from asyncrl.wire.release import VERSION
 from asyncrl.wire.requests import from_json, to_json
 from envserver.config import ServerConfig, usable_cores
+from envserver.descendants import memory_of
 from envserver.opening import num_slots_of
 from envserver.preparing import Berth, Start, WarmPool, berths, probe
 from envserver.refusals import refusal_body, stopping
@@ -227,8 +227,12 @@ class EnvServer:
                 relay.tick(now)
                 if relay.closed:
                     self.relays.pop(relay.lane_id, None)
-                elif ticks % MEMORY_CHECK_TICKS == 0 and _memory_of(relay.pid) > self.config.quotas.lane_memory_bytes:
-                    relay.condemn("memory")
+                elif (ticks + relay.pid) % MEMORY_CHECK_TICKS == 0:  # some lanes a tick, not all of them in one
+                    self._check_memory(relay)
+
+    def _check_memory(self, relay: Relay) -> None:
+        if memory_of(relay.pid) > self.config.quotas.lane_memory_bytes:
+            relay.condemn("memory")
 
     async def drain(self, within_s: float) -> None:
         """Refuse new lanes, tell the clients, wait for them to leave, then end what is left by Bye."""
@@ -268,11 +272,3 @@ def _refusal(first: Message, error: ServerRefused | RemoteProtocolError) -> Mess
     """ERROR as the answer to a first frame: the reply to OPEN, a control frame otherwise."""
     seq = first.seq if first.kind == pb.OPEN else 0
     return Message(pb.ERROR, seq, refusal_body(error))
-
-
-def _memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 where /proc does not tell."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-    except (OSError, IndexError, ValueError):
-        return 0

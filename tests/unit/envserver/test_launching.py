@@ -96,15 +96,20 @@ async def test_the_cause_of_a_death(name: str, action: int, cause: str, launcher
 async def test_a_grandchild_with_the_socket_does_not_delay_the_news(
     name: str, launchers: Callable[[str], Launcher]
 ) -> None:
-    """It left the group and keeps every descriptor of the lane: the socket stays open, the death is known."""
+    """It left the group and keeps every descriptor of the lane: the socket stays open, the death is known.
+
+    The nursery kills it afterwards; without one nobody does.
+    """
     lane = LaneDriver(await launchers(name).start())
     await lane.open("wild")
     grandchild = int((await lane.step(ESCAPED)).obs[0][0, 0])
     os.kill(lane.handle.pid, signal.SIGKILL)
     assert await lane.cause() == "crash(SIGKILL)"
-    assert is_alive(grandchild)
     await lane.handle.wait_closed()
-    os.kill(grandchild, signal.SIGKILL)
+    if name == "exec":
+        assert is_alive(grandchild)
+        os.kill(grandchild, signal.SIGKILL)
+    await gone(grandchild)
 
 
 @BOTH

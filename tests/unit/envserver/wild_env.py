@@ -23,7 +23,9 @@ from asyncrl.wire.step_rows import StepRows, decode
 from envserver.lane_handle import LaneHandle
 from envserver.registry import Registry, parse_env_option
 
-FINE, SEGFAULT, EXIT, HANG, HANG_IN_C, PRINT, GRANDCHILD, ESCAPED, KILL_SELF, RAISE = range(10)
+FINE, SEGFAULT, EXIT, HANG, HANG_IN_C, PRINT, GRANDCHILD, ESCAPED, KILL_SELF, RAISE, PLAYER, DAEMON, STRANGER = range(
+    13
+)
 PRINTED_MB = 200
 
 
@@ -45,11 +47,17 @@ def fork_escaped() -> int:
     return pid
 
 
+def start_daemon() -> int:
+    """In a session of its own, and its parent is no more."""
+    command = ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
 class WildEnv(gymnasium.Env[Any, Any]):
     """The observation is the pid of a process that the step started, or 0."""
 
     observation_space = gymnasium.spaces.Box(0, 2**30, (1,), np.int64)
-    action_space = gymnasium.spaces.Discrete(10)
+    action_space = gymnasium.spaces.Discrete(13)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -78,6 +86,12 @@ class WildEnv(gymnasium.Env[Any, Any]):
             return subprocess.Popen(["sleep", "600"]).pid
         elif action == ESCAPED:
             return fork_escaped()
+        elif action == PLAYER:
+            return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+        elif action == DAEMON:
+            return start_daemon()
+        elif action == STRANGER:
+            return subprocess.Popen(["sleep", "600"], start_new_session=True, env={}).pid
         elif action == RAISE:
             raise ValueError("the bottom of the action space")
         elif action == KILL_SELF:
