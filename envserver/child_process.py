@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from envserver.descendants import MARKER, NO_LANE
 from envserver.registry import Registry
 
 # One message of the nursery's control socket.
@@ -52,7 +53,7 @@ def start_nursery(control_fd: int, registry: Registry, secrets: Sequence[str]) -
             stdin=told,
             stdout=2,
             pass_fds=(control_fd,),
-            env=child_environment(secrets),
+            env={**child_environment(secrets), MARKER: NO_LANE},
             start_new_session=True,
         )
 

@@ -26,6 +26,7 @@ from envserver import kwargs_schema, listening
 from envserver.config import LauncherName, Quotas, ServerConfig
 from envserver.env_ids import EnvIdCheck
 from envserver.registry import Registry, parse_env_option
+from envserver.server_log import log_to_stderr
 from envserver.snapshots import rules
 from envserver.snapshots.rules import SnapshotRules
 
@@ -164,8 +165,7 @@ def new_cert(arguments: list[str]) -> int:
 def run_server(arguments: list[str]) -> int:
     options = tyro.cli(Serve, prog="envserver", args=arguments)
     config = config_from(options)
-    level = logging.DEBUG if options.verbose else logging.INFO
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s")
+    log_to_stderr(logging.DEBUG if options.verbose else logging.INFO)
     # A program that starts a server as its child gets the same complaints from its first Open, and a faster start.
     ids = None if config.embedded else EnvIdCheck(config.registry)
     schedule_for_throughput()

@@ -1,7 +1,8 @@
 """The env server without gRPC: admission of lanes, their relays, drain. The simulation runs this very class.
 
 Invariants: every refusal is one typed error (test_every_refusal_is_typed); draining refuses new lanes and
-ends the old ones by Bye (test_drain_ends_every_lane_by_bye).
+ends the old ones by Bye (test_drain_ends_every_lane_by_bye); a newer epoch and a drain reach lanes whose process is
+still being started (test_a_lane_that_is_being_started_is_fenced_too).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from asyncrl.errors import RemoteProtocolError, ServerRefused
@@ -20,12 +20,13 @@ from asyncrl.wire.envelope import FrameReader, Message, kind_name, parse_body, t
 from asyncrl.wire.release import VERSION
 from asyncrl.wire.requests import from_json, to_json
 from envserver.config import ServerConfig, usable_cores
+from envserver.descendants import memory_of
 from envserver.describing import Specs
 from envserver.opening import num_slots_of
 from envserver.preparing import Berth, Start, WarmPool, berths
-from envserver.refusals import refusal_body
+from envserver.refusals import refusal_body, stopping
 from envserver.relay import LaneIdentity, Relay, RelayLimits
-from envserver.seams import FrameStream
+from envserver.seams import FrameStream, LaneBackend
 from envserver.tenancy import Budget, Quarantine, Tenancy
 
 log = logging.getLogger("envserver.core")
@@ -118,25 +119,42 @@ class EnvServer:
         self._quarantine.check(identity.place)
         self._tenancy.take(request.run_id, request.member, identity.room)
         try:
-            kwargs = from_json(request.kwargs_json, "env kwargs")
-            lent = self.warm_pool.take(request.env, kwargs, slots) if self.warm_pool is not None else None
-            backend = lent[0] if lent is not None else await self._start()
+            backend, berth = await self._process_for(request, slots)
         except BaseException:
             self._tenancy.give_back(request.run_id, request.member, identity.room)
             raise
         relay = Relay(backend, identity, self._limits, self.boot_id, self._on_closed)
         self.relays[relay.lane_id] = relay
-        if lent is not None:
-            self._berths[relay.lane_id] = lent[1]
+        if berth is not None:
+            self._berths[relay.lane_id] = berth
         return relay
+
+    async def _process_for(self, request: pb.Open, slots: int) -> tuple[LaneBackend, Berth | None]:
+        """A prepared lane process with its berth, or a new one. Cancelled or refused, it leaves none."""
+        kwargs = from_json(request.kwargs_json, "env kwargs")
+        lent = self.warm_pool.take(request.env, kwargs, slots) if self.warm_pool is not None else None
+        if lent is not None:
+            return lent
+        backend = await self._start()
+        try:
+            # There was no relay yet that a newer epoch could have fenced meanwhile, or a drain ended by Bye.
+            self._tenancy.fence(request.run_id, request.learner_epoch)
+            self._refuse_in_a_drain()
+        except ServerRefused:
+            backend.close()
+            raise
+        return backend, None
+
+    def _refuse_in_a_drain(self) -> None:
+        if self.draining:
+            raise stopping()
 
     def _check(self, request: pb.Open) -> int:
         """Everything about an Open that needs no environment; the number of its slots."""
         text = handshake.skew(request.protocol, "client")
         if text is not None:
             raise ServerRefused("VERSION_SKEW", text)
-        if self.draining:
-            raise ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)
+        self._refuse_in_a_drain()
         alias = self.config.registry.get(request.env)
         alias.check_kwargs(from_json(request.kwargs_json, "env kwargs"))
         return num_slots_of(request)
@@ -206,8 +224,12 @@ class EnvServer:
                 relay.tick(now)
                 if relay.closed:
                     self.relays.pop(relay.lane_id, None)
-                elif ticks % MEMORY_CHECK_TICKS == 0 and _memory_of(relay.pid) > self.config.quotas.lane_memory_bytes:
-                    relay.condemn("memory")
+                elif (ticks + relay.pid) % MEMORY_CHECK_TICKS == 0:  # some lanes a tick, not all of them in one
+                    self._check_memory(relay)
+
+    def _check_memory(self, relay: Relay) -> None:
+        if memory_of(relay.pid) > self.config.quotas.lane_memory_bytes:
+            relay.condemn("memory")
 
     async def drain(self, within_s: float) -> None:
         """Refuse new lanes, tell the clients, wait for them to leave, then end what is left by Bye."""
@@ -247,11 +269,3 @@ def _refusal(first: Message, error: ServerRefused | RemoteProtocolError) -> Mess
     """ERROR as the answer to a first frame: the reply to OPEN, a control frame otherwise."""
     seq = first.seq if first.kind == pb.OPEN else 0
     return Message(pb.ERROR, seq, refusal_body(error))
-
-
-def _memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 where /proc does not tell."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-    except (OSError, IndexError, ValueError):
-        return 0

@@ -1,9 +1,9 @@
-"""`LaneHandle`: one lane process as the server's event loop sees it, and the ring that keeps the end of its output.
+"""`LaneHandle`: one lane process as the server's event loop sees it, and `LogPipe`, by which its output comes.
 
 Invariants: everything the lane sent before it died is delivered before `exited` is set
 (test_replies_before_the_death_are_delivered_first); a lane's output never blocks it and is never kept whole
-(test_200_mb_of_output_neither_blocks_nor_stays); nothing of a closed lane is left
-(test_everything_is_given_back).
+(test_200_mb_of_output_neither_blocks_nor_stays); what it logs is in the server's log, to its last line
+(test_the_rest_of_the_output_is_logged_at_the_end); nothing of a closed lane is left (test_everything_is_given_back).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from envserver.lane_log import LaneLog
 from envserver.lane_socket import LaneProtocol
 
 LOG_BYTES: Final = 64 * 1024
@@ -27,12 +28,13 @@ _REST_READS: Final = 16
 
 
 class LogPipe:
-    """Drains the read end of a lane's stdout and stderr, and keeps the last LOG_BYTES of it."""
+    """Drains the read end of a lane's stdout and stderr, keeps the last LOG_BYTES of it, and passes it to the log."""
 
     def __init__(self, descriptor: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor: int | None = descriptor
         self._tail = b""
+        self.lines = LaneLog()
         if sys.platform == "win32":
             threading.Thread(target=self._drain_blocking, args=(descriptor,), name="lane-log", daemon=True).start()
         else:
@@ -72,16 +74,19 @@ class LogPipe:
         if self._descriptor is not None and sys.platform != "win32":
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
+            self.lines.close()
         self._descriptor = None
 
     def _keep(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-LOG_BYTES:]
+        self.lines.feed(data)
 
     def _drain_blocking(self, descriptor: int) -> None:
-        """Windows: the loop cannot wait for a pipe. The thread owns the descriptor; only it writes `_tail`."""
+        """Windows: the loop cannot wait for a pipe. The thread owns the descriptor; only it writes what is kept."""
         while data := os.read(descriptor, LOG_BYTES):
             self._keep(data)
         os.close(descriptor)
+        self.lines.close()
 
 
 class LaneEnds:
@@ -143,6 +148,7 @@ class LaneHandle:
         self._closed = asyncio.Event()
         self._killer: asyncio.TimerHandle | None = None
         self.send = ends.protocol.send
+        self.call("")
         ends.protocol.on_closed = self._socket_closed
 
     @property
@@ -153,6 +159,10 @@ class LaneHandle:
     @on_message.setter
     def on_message(self, callback: Callable[[int, int, bytes], None]) -> None:
         self._protocol.on_message = callback
+
+    def call(self, lane: str) -> None:
+        """Say whose process this is: its lines in the server's log begin with that."""
+        self._log.lines.label = f"{lane}, pid {self.pid}" if lane else f"pid {self.pid}"
 
     def log_tail(self) -> bytes:
         """The last 64 KiB that the lane and its children wrote to stdout and stderr."""
@@ -178,8 +188,13 @@ class LaneHandle:
         self._protocol.close()
         self._kill_later()
 
+    @property
+    def closed(self) -> bool:
+        """The process is reaped, and all descriptors are given back."""
+        return self._closed.is_set()
+
     async def wait_closed(self) -> None:
-        """Until the process is reaped and all descriptors are given back. Cancellation changes nothing."""
+        """Until `closed`. Cancellation changes nothing."""
         await self._closed.wait()
 
     def process_ended(self, cause: str) -> None:
@@ -207,3 +222,15 @@ class LaneHandle:
     def _kill_later(self) -> None:
         if self._killer is None and not self.exited.done():
             self._killer = self._loop.call_later(CLOSE_S, self.kill)
+
+
+async def close_all(lanes: Mapping[int, LaneHandle]) -> None:
+    """Until all of them are gone: every lane has CLOSE_S to close its environments, all at the same time.
+
+    After a cancellation call it again.
+    """
+    while handles := [handle for handle in lanes.values() if not handle.closed]:  # a start may add one meanwhile
+        for handle in handles:
+            handle.close()
+        for handle in handles:
+            await handle.wait_closed()

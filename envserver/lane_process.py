@@ -3,7 +3,7 @@
 Requests are executed in the order of their arrival, one at a time, and each gets one reply.
 
 Invariants: an action that does not pass the checks reaches no environment (test_a_bad_action_executes_nothing);
-text of an unexpected exception stays in the lane's log, the wire gets an opaque id
+text of an unexpected exception goes to the server's log, the wire gets an opaque id
 (test_an_internal_error_sends_only_an_id); a request that was cancelled before it began is not executed
 (test_a_cancelled_request_is_not_executed); a reply that the relay would not take is an error that says so
 (test_a_reply_that_is_too_big_is_a_typed_error); the process ends when its socket closes
@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import os
 import secrets
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
@@ -36,6 +36,7 @@ from asyncrl.wire.frame_stack import Encoder
 from asyncrl.wire.infos import read_rows
 from asyncrl.wire.requests import check_actions, decode_reset, decode_step
 from asyncrl.wire.step_rows import StepRows
+from envserver import lane_log
 from envserver.host import Host, LaneWish, Progress
 from envserver.joining import JoiningLane
 from envserver.lane_socket import CONFIGURE, MAX_BODY_BYTES, PREPARE, PREPARED, BlockingLaneSocket, LaneMessage
@@ -45,6 +46,8 @@ from envserver.registry import EnvAlias, Registry
 
 if TYPE_CHECKING:
     from envserver.snapshots.desk import SnapshotDesk
+
+log = logging.getLogger("envserver.lane")
 
 DEFAULT_DEADLINE_MS: Final = 30_000
 # Of its deadline a wave uses so much; what it has by then is its answer. The server kills a lane that is late.
@@ -312,9 +315,9 @@ def _image(row: int, pixels: np.ndarray[Any, Any]) -> pb.Image:
 
 
 def _log_exception() -> str:
-    """The traceback of the exception that is being handled goes to the lane's log, under the id it returns."""
+    """The traceback of the exception that is being handled goes to the server's log, under the id it returns."""
     error_id = secrets.token_hex(4)
-    sys.stderr.write(f"error {error_id}\n{traceback.format_exc()}")
+    log.error("error %s; the client was told this id", error_id, exc_info=True)
     return error_id
 
 
@@ -327,6 +330,7 @@ def run_lane(
     """Serve the lane, then end the process, without the exit handlers of whoever it was forked from."""
     status = 1
     try:
+        lane_log.log_to(sys.stderr.fileno())
         gc.enable()
         gc.set_threshold(10_000, 20, 50)
         lane = LaneProcess(sock, registry)
@@ -336,7 +340,7 @@ def run_lane(
         before_exit()
     except BaseException:
         # SystemExit of an environment too: it ends the lane, not the function that runs it.
-        traceback.print_exc()
+        log.critical("this ends the lane", exc_info=True)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

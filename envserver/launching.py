@@ -5,7 +5,8 @@ an interpreter for each and runs everywhere.
 
 Invariants: death is seen by pidfd or by the parent's wait, never by the end of a socket
 (test_a_grandchild_with_the_socket_does_not_delay_the_news); the next start replaces a nursery that died
-(test_a_dead_nursery_is_replaced); everything is gone when `close` returns (test_everything_is_given_back).
+(test_a_dead_nursery_is_replaced); everything is gone when `close` returns (test_everything_is_given_back), after
+environments were closed (test_the_environments_of_every_lane_are_closed).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import Final, Protocol
 
 from asyncrl.errors import ConfigError, ServerRefused
 from envserver.child_process import cause_of, configuration, kill_group, start_lane
-from envserver.lane_handle import LaneEnds, LaneHandle
+from envserver.lane_handle import LaneEnds, LaneHandle, close_all
 from envserver.lane_socket import CONFIGURE
 from envserver.nursery_client import ExitWatch, NurseryClient
+from envserver.refusals import stopping
 from envserver.registry import Registry
 
 __all__ = ["ExecLauncher", "LaneHandle", "Launcher", "NurseryLauncher", "default_launcher", "make_launcher"]
@@ -42,7 +44,10 @@ class Launcher(Protocol):
         ...
 
     async def close(self) -> None:
-        """Kill every lane and wait until they are gone. Idempotent. After a cancellation call it again."""
+        """End every lane and wait until they are gone. Idempotent. After a cancellation call it again.
+
+        Their environments have CLOSE_S to close, all lanes at the same time; a lane that has not ended then is killed.
+        """
         ...
 
     @property
@@ -81,7 +86,7 @@ class NurseryLauncher:
             return await nursery.start_lane(ends)
 
     async def close(self) -> None:
-        """Kill every lane and the nursery, and wait until they are gone. After a cancellation call it again."""
+        """End every lane, then the nursery, and wait until they are gone. After a cancellation call it again."""
         self._closed = True
         async with self._lock:
             if self._nursery is not None:
@@ -91,7 +96,7 @@ class NurseryLauncher:
     async def _living_nursery(self) -> NurseryClient:
         async with self._lock:
             if self._closed:
-                raise ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)
+                raise stopping()
             if self._nursery is None or self._nursery.ended.done():
                 if self._nursery is not None:
                     await self._nursery.close()
@@ -123,7 +128,7 @@ class ExecLauncher:
         ends = await _make_ends()
         if self._closed:  # perhaps meanwhile
             ends.abandon()
-            raise ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)
+            raise stopping()
         try:
             handle = self._spawn_windows(ends) if sys.platform == "win32" else self._spawn(ends)
         except OSError as error:
@@ -136,14 +141,10 @@ class ExecLauncher:
         return handle
 
     async def close(self) -> None:
-        """Kill every lane and wait until they are gone. After a cancellation call it again."""
+        """End every lane and wait until they are gone. After a cancellation call it again."""
         self._closed = True
-        handles = list(self._lanes.values())
-        for handle in handles:
-            handle.kill()
-        for handle in handles:
-            await handle.wait_closed()
-            self._lanes.pop(handle.pid, None)  # the callback of its end may be due only after this task
+        await close_all(self._lanes)
+        self._lanes.clear()  # the callbacks of their ends may be due only after this task
         if self._death_pipe is not None:
             for descriptor in self._death_pipe:
                 os.close(descriptor)

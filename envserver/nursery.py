@@ -3,9 +3,14 @@
 `python -m envserver.nursery CONTROL_FD`, with the configuration (JSON) on standard input. The control socket keeps
 message boundaries; a request to fork brings the lane's socket and log pipe, its answer a pidfd.
 
+Orphans below the nursery become its children. Those of a lane that has ended are killed; a daemon of a lane that
+lives is left to it, and what the environments' modules started while they were imported belongs to nobody and stays.
+Of a process without a marker nobody knows whose it is: it goes with the last lane.
+
 Invariants: when the control socket closes, every lane's process group is killed
 (test_nothing_outlives_a_killed_parent); grandchildren die with their lane
-(test_grandchildren_die_with_their_lane); a lane holds no descriptor of the nursery's
+(test_grandchildren_die_with_their_lane), in whatever session they are (test_what_left_the_group_dies_with_its_lane),
+and with no other one (test_a_daemon_lives_as_long_as_its_lane); a lane holds no descriptor of the nursery's
 (test_a_lane_inherits_no_socket); neither grpc nor torch is imported here (test_the_nursery_stays_light).
 """
 
@@ -26,6 +31,7 @@ import numpy as np
 
 from envserver.child_process import CONTROL_BYTES, cause_of, kill_group
 from envserver.confinement import confine
+from envserver.descendants import adopt_orphans, children, lane_of, mark_as_lane
 from envserver.lane_process import run_lane
 from envserver.registry import Registry
 
@@ -39,6 +45,7 @@ class Nursery:
         self._control = control
         self._registry = registry
         self._lanes: set[int] = set()
+        self._kept = set(children(os.getpid()))  # started by the imports
         self._wake_read, self._wake_write = os.pipe()
         for descriptor in (self._wake_read, self._wake_write):
             os.set_blocking(descriptor, False)
@@ -60,9 +67,17 @@ class Nursery:
                 return
 
     def kill_all(self) -> None:
-        """Every lane with everything it started; whoever adopts them reaps them."""
+        """Every lane with everything it started."""
         for pid in self._lanes:
             kill_group(pid)
+        for pid in self._lanes:
+            os.waitpid(pid, 0)  # from now on its orphans are ours
+        self._lanes.clear()
+        while strays := self._strays():
+            for pid in strays:
+                os.kill(pid, signal.SIGKILL)
+            for pid in strays:
+                os.waitpid(pid, 0)
 
     def _serve_request(self) -> bool:
         data, descriptors = b"", list[int]()
@@ -108,6 +123,7 @@ class Nursery:
             os.dup2(log_fd, sys.stdout.fileno())
             os.dup2(log_fd, sys.stderr.fileno())
             os.close(log_fd)
+            mark_as_lane()
             confine()
             # Lanes would share the state of this generator; `random` sees to that itself.
             np.random.seed()
@@ -118,6 +134,20 @@ class Nursery:
         run_lane(sock, self._registry)
 
     def _reap(self) -> None:
+        self._reap_ended()
+        # Each of them says of its end by a signal; the next call sees whom that has orphaned.
+        for pid in self._strays():
+            os.kill(pid, signal.SIGKILL)
+
+    def _strays(self) -> list[int]:
+        """Children that are no lanes, and whose lane is no more. Nobody else reaps them: their pids are their own."""
+        orphans = (pid for pid in children(os.getpid()) if pid not in self._lanes and pid not in self._kept)
+        return [pid for pid in orphans if not self._may_live(lane_of(pid))]
+
+    def _may_live(self, lane: int | None) -> bool:
+        return bool(self._lanes) if lane is None else lane == 0 or lane in self._lanes
+
+    def _reap_ended(self) -> None:
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -130,6 +160,7 @@ class Nursery:
                 # As long as it is not reaped its pid, and so the name of its group, is nobody else's.
                 kill_group(pid)
             _, status = os.waitpid(pid, 0)
+            self._kept.discard(pid)
             if pid in self._lanes:
                 self._lanes.remove(pid)
                 self._tell({"exited": pid, "cause": cause_of(os.waitstatus_to_exitcode(status))})
@@ -162,6 +193,7 @@ def main() -> None:
     control.set_inheritable(False)
     # Lanes inherit what this sets until they set it for themselves.
     confine()
+    adopt_orphans()
     registry = _read_configuration()
     registry.preload()
     _warn_of_threads()

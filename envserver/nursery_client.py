@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from asyncrl.errors import ServerRefused
 from envserver.child_process import CONTROL_BYTES, cause_of, kill_group, start_nursery
-from envserver.lane_handle import LaneEnds, LaneHandle
+from envserver.lane_handle import LaneEnds, LaneHandle, close_all
+from envserver.refusals import stopping
 from envserver.registry import Registry
 
 READY_S: Final = 120.0
@@ -54,6 +55,7 @@ class NurseryClient:
         self.lanes: dict[int, LaneHandle] = {}
         self._watches: dict[int, ExitWatch] = {}
         self._ready = asyncio.Event()
+        self._closing = False
         self._tickets: dict[int, tuple[asyncio.Future[LaneHandle], LaneEnds]] = {}
         self._last_ticket = 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -78,9 +80,9 @@ class NurseryClient:
 
     async def start_lane(self, ends: LaneEnds) -> LaneHandle:
         """A forked lane that has `ends`, whose owner this is from now on. Cancellation kills what was forked."""
-        if self.ended.done():
+        if self.ended.done() or self._closing:
             ends.abandon()
-            raise self._refusal()
+            raise self._refusal() if self.ended.done() else stopping()
         assert ends.log_fd is not None
         self._last_ticket += 1
         ticket = self._last_ticket
@@ -103,12 +105,9 @@ class NurseryClient:
             raise
 
     async def close(self) -> None:
-        """Kill all lanes, end the nursery, wait for all of them. After a cancellation call it again."""
-        handles = list(self.lanes.values())
-        for handle in handles:
-            handle.kill()
-        for handle in handles:
-            await handle.wait_closed()
+        """End all lanes as `close_all` does, then the nursery. After a cancellation call it again."""
+        self._closing = True
+        await close_all(self.lanes)
         if not self.ended.done():
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
@@ -117,6 +116,7 @@ class NurseryClient:
                 await asyncio.shield(self.ended)
             finally:
                 killer.cancel()
+        await close_all(self.lanes)  # forks that had been asked for: the end of the nursery killed them
 
     # ------------------------------------------------------------------ what the nursery says
 

@@ -24,3 +24,8 @@ def refusal_body(error: ServerRefused | RemoteProtocolError) -> bytes:
         retry_after_ms=int(error.retry_after_s * 1000),
         cause=error.cause,
     )
+
+
+def stopping() -> ServerRefused:
+    """What whoever wants something new hears while the server ends."""
+    return ServerRefused("DRAINING_NOW", "this server is about to stop", retryable=True)

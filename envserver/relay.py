@@ -109,6 +109,7 @@ class Relay:
         self._verdict: str | None = None  # why we are killing the process
         self._detail = ""  # of the verdict, for people
         self._closed = False
+        backend.call(f"lane {self.lane_id} ({identity.env})")
         backend.on_message = self._from_lane
         backend.exited.add_done_callback(self._process_gone)
 
@@ -357,7 +358,8 @@ class Relay:
         if self._closed:
             return
         self.lost = self._verdict or exited.result()
-        log.warning("lane %s (%s): lost, %s", self.lane_id, self.identity.env, self.lost)
+        said = _last_output(self._backend)
+        log.warning("lane %s (%s): lost, %s%s", self.lane_id, self.identity.env, self.lost, said)
         self._deadlines.clear()
         if self._outbox is not None:
             self._say_lost()
@@ -367,9 +369,7 @@ class Relay:
         self._on_closed(self, self.lost)
 
     def _say_lost(self) -> None:
-        said = last_words(self._backend.log_tail())
-        text = f"the lane's process is gone: {self.lost}{self._detail}"
-        text += f"\nits last output:\n{said}" if said else ""
+        text = f"the lane's process is gone: {self.lost}{self._detail}{_last_output(self._backend)}"
         if self._lane.state is not LaneState.CLOSED:
             body = error_body("LANE_LOST", text, retryable=True, cause=self.lost or "")
             self._put(self._lane.control(pb.ERROR, body))
@@ -395,3 +395,9 @@ class Relay:
         self._backend.close()
         if self.lost is None:
             self._on_closed(self, reason)
+
+
+def _last_output(backend: LaneBackend) -> str:
+    """Also for the server's own log, which may have left out what led to the end among what the lane printed."""
+    said = last_words(backend.log_tail())
+    return f"\nits last output:\n{said}" if said else ""

@@ -3,7 +3,8 @@
 Invariants: no exception text of ours reaches a peer (test_internal_errors_are_opaque); health says
 NOT_SERVING before the drain begins (test_health_turns_before_the_drain); SIGTERM ends with status 0 and
 nothing left behind (test_sigterm_drains_and_exits_0), also while the first environments are being built
-(test_sigterm_is_obeyed_while_warming_up).
+(test_sigterm_is_obeyed_while_warming_up), and after environments were closed (test_sigterm_closes_the_environments); a
+second signal waits for nothing (test_a_second_signal_waits_for_nothing).
 """
 
 from __future__ import annotations

@@ -92,6 +92,9 @@ class SimLane:
         self._lane._take([LaneMessage(kind, seq, body, deadline_ms)])
         self._begin()
 
+    def call(self, lane: str) -> None:
+        """There is no log."""
+
     def log_tail(self) -> bytes:
         return b"the log of a simulated lane\n"
 

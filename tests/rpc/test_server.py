@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -22,6 +24,8 @@ from asyncrl.wire.envelope import Message, to_frames
 from envserver import server as server_module
 from envserver.core import EnvServer
 from tests.rig.processes import ROOT, Child, EnvServerProcess, child_environment, until
+from tests.unit.envserver.watching import gone
+from tests.unit.envserver.wild_env import EXIT, RAISE, closing_option, pids_that
 
 pytestmark = pytest.mark.rpc
 
@@ -151,6 +155,52 @@ async def test_a_spec_is_for_learners(tmp_path: Path) -> None:
         assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
         assert not server.descendants()
         assert (await described(learner, "CartPole-v1")).envs[0].spec_hash
+
+
+async def test_sigterm_closes_the_environments(tmp_path: Path) -> None:
+    """Those of a client's lane, and of a lane that was prepared for the next one."""
+    options = ["--warm", "--lanes", "2", "--num-envs", "2"]
+    async with (
+        EnvServerProcess(tmp_path, envs=[closing_option(tmp_path)], options=options) as server,
+        asyncrl.connect(server.address, env="closing", num_envs=1, lanes=1) as fleet,
+    ):
+        assert (await fleet.recv()).rows is not None
+        assert await server.terminate() == 0
+    assert len(pids_that(tmp_path, "made")) >= 2
+    assert pids_that(tmp_path, "closed") == pids_that(tmp_path, "made")
+
+
+async def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
+    """Neither for environments that take their time to close: the server ends at once, and they with it."""
+    async with EnvServerProcess(tmp_path, envs=[closing_option(tmp_path, close_s=600)]) as server:
+        async with asyncrl.connect(server.address, env="closing", num_envs=1, lanes=1) as fleet:
+            assert (await fleet.recv()).rows is not None
+            server.signal(signal.SIGTERM)
+            await until(lambda: bool(pids_that(tmp_path, "closing")))
+            server.signal(signal.SIGTERM)
+            assert await server.wait() == 1
+        await gone(*pids_that(tmp_path, "made"))
+
+
+async def test_the_log_has_the_story_of_every_fault(tmp_path: Path) -> None:
+    """The traceback of a slot's, and what a lane printed before it ended itself; each under the lane's id."""
+    env = "wild=tests.unit.envserver.wild_env:make"
+    async with EnvServerProcess(tmp_path, envs=[env]) as server:
+        async with asyncrl.connect(server.address, env="wild", num_envs=1, lanes=1) as fleet:
+            for action in (RAISE, EXIT):
+                arrival = await fleet.recv()
+                assert arrival.rows is not None
+                arrival.lane.step([np.array([action])])
+            while arrival.lost is None:
+                arrival = await fleet.recv()
+        await until(lambda: "its last output" in server.log())
+        log = server.log().splitlines()
+    of_lane = re.compile(r" ([A-Z]) envserver\.lane: lane [0-9a-f]{16} \(wild\), pid \d+: (.*)")
+    said = [found.groups() for line in log if (found := of_lane.search(line))]
+    assert said.count(("W", "ValueError: the bottom of the action space")) == 1
+    assert said.count(("C", "SystemExit: 3")) == 1
+    assert any("(wild): lost, " in line for line in log), log  # its cause, unless the nursery was slow to tell
+    assert not any(mark in server.log() for mark in "\x1d\x1e\x1f")
 
 
 async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from asyncrl.client.grpc_transport import GrpcConnector
 from asyncrl.client.scheduling import Scheduling, scheduled
 from asyncrl.errors import ConnectionFailed, LocalProtocolError
 from asyncrl.wire._generated import env_pb2 as pb
+from tests.unit.envserver.wild_env import PRINT, RAISE, WildEnv, closing_option, pids_that
 
 pytestmark = pytest.mark.rpc
 
@@ -57,6 +58,27 @@ async def test_it_serves_and_goes() -> None:
     assert process.returncode == 0  # it was asked, not killed
     assert not (is_unix and folder.exists())
     await server.stop()
+
+
+async def test_its_environments_are_closed(tmp_path: Path) -> None:
+    """`stop` returns when they are: it closes the child's standard input, and waits."""
+    env = closing_option(tmp_path, close_s=0.5)
+    async with EmbeddedServer(env, 2) as server, connect(server.address, env="closing", num_envs=2, lanes=2) as fleet:
+        assert (await fleet.recv()).rows is not None
+        assert (await fleet.recv()).rows is not None
+    assert len(pids_that(tmp_path, "closed")) == 2
+
+
+async def test_the_log_has_what_a_lane_wrote() -> None:
+    """The traceback of a slot's fault is in the tail, though its environment prints megabytes before."""
+    async with EmbeddedServer(f"wild={WildEnv.__module__}:make", 1) as server:
+        async with connect(server.address, env="wild", num_envs=1) as fleet:
+            for action in (PRINT, RAISE):
+                arrival = await fleet.recv()
+                assert arrival.rows is not None
+                arrival.lane.step([np.array([action])])
+            assert (await fleet.recv()).rows is not None
+        await until(lambda: "ValueError: the bottom of the action space" in server.log_tail)
 
 
 async def test_loopback_where_there_are_no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,17 @@ import json
 import sys
 
 from envserver.launching import NurseryLauncher, make_launcher
-from tests.unit.envserver.wild_env import GRANDCHILD, HANG, HANG_IN_C, LaneDriver, registry
+from tests.unit.envserver.wild_env import (
+    DAEMON,
+    ESCAPED,
+    GRANDCHILD,
+    HANG,
+    HANG_IN_C,
+    PLAYER,
+    STRANGER,
+    LaneDriver,
+    registry,
+)
 
 
 async def main(name: str) -> None:
@@ -23,6 +33,7 @@ async def main(name: str) -> None:
     if isinstance(launcher, NurseryLauncher):
         assert launcher.nursery_pid is not None
         pids.append(launcher.nursery_pid)
+        pids += [int((await lanes[2].step(way)).obs[0][0, 0]) for way in (ESCAPED, PLAYER, DAEMON, STRANGER)]
         lanes[1].send_step(HANG_IN_C)
     else:
         lanes[1].send_step(HANG)

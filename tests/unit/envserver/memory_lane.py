@@ -32,6 +32,7 @@ class MemoryBackend:
         self.unanswered: deque[tuple[int, int]] = deque()
         self.cancelled: list[bytes] = []
         self.dumps = 0
+        self.called = ""
         self.closed = False
 
     def send(self, kind: int, seq: int, body: bytes, deadline_ms: int = 0) -> None:
@@ -51,6 +52,9 @@ class MemoryBackend:
     def die(self, cause: str) -> None:
         if not self.exited.done():
             self.exited.set_result(cause)
+
+    def call(self, lane: str) -> None:
+        self.called = lane
 
     def log_tail(self) -> bytes:
         return b"the last words"

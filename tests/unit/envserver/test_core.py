@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,8 +31,11 @@ class Rig:
         settings.setdefault("num_envs", 8)
         self.core = EnvServer(ServerConfig(registry=registry, **settings), self.start)
         self.clients: list[MemoryClient] = []
+        self.gates: deque[asyncio.Event] = deque()  # each holds up a start, the next one first
 
     async def start(self) -> MemoryBackend:
+        if self.gates:
+            await self.gates.popleft().wait()
         self.backends.append(MemoryBackend())
         return self.backends[-1]
 
@@ -47,6 +51,15 @@ class Rig:
         client.open(**fields)
         (message,) = await self.dial(client)
         return client, message
+
+    async def begin_to_open(self, **fields: Any) -> tuple[MemoryClient, asyncio.Event]:
+        """Until it waits for its process, which the event brings."""
+        gate = asyncio.Event()
+        self.gates.append(gate)
+        client = MemoryClient()
+        client.open(**fields)
+        assert await self.dial(client) == []
+        return client, gate
 
 
 @asynccontextmanager
@@ -166,6 +179,26 @@ async def test_a_newer_epoch_takes_the_lanes_of_the_run() -> None:
         _, refused = await made.open(learner_epoch=1)
         assert code_of(refused) == "FENCED"
         assert other.pump() == heir.pump() == []
+
+
+@pytest.mark.parametrize("end", ["FENCED", "DRAINING_NOW"])
+async def test_a_lane_that_is_being_started_is_fenced_too(end: str) -> None:
+    """By a newer epoch, or by the drain: its process goes as it comes, and its room is free again."""
+    async with rig() as made:
+        late, gate = await made.begin_to_open(learner_epoch=1)
+        if end == "FENCED":
+            _, opened = await made.open(learner_epoch=2, fleet_slots=[1])
+            assert opened.kind == pb.OPENED
+        else:
+            await made.core.drain(0.0)
+        before = len(made.backends)
+        gate.set()
+        await settle()
+        assert [code_of(message) for message in late.pump()] == [end]
+        assert made.backends[before].closed
+        assert made.backends[before].requests == []
+        reply = await made.core.describe(pb.DescribeRequest())
+        assert reply.used == len(made.core.relays) == before
 
 
 async def test_crash_after_crash_is_quarantined() -> None:

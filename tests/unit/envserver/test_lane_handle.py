@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from asyncrl.wire._generated import env_pb2 as pb
 from envserver.lane_handle import CLOSE_S, LOG_BYTES, LogPipe
+from envserver.lane_log import BURST
 from envserver.launching import Launcher
 from tests.unit.envserver.watching import is_alive
 from tests.unit.envserver.wild_env import (
@@ -19,6 +21,7 @@ from tests.unit.envserver.wild_env import (
     HANG_IN_C,
     KILL_SELF,
     PRINT,
+    RAISE,
     LaneDriver,
     until,
 )
@@ -97,6 +100,52 @@ async def test_200_mb_of_output_neither_blocks_nor_stays(name: str, launchers: C
     await noisy.stepped()
     await until(lambda: noisy.handle.log_tail().endswith(b"the last line\n"))
     assert len(noisy.handle.log_tail()) == LOG_BYTES
+
+
+@BOTH
+async def test_what_a_lane_logs_is_in_the_servers_log(
+    name: str, launchers: Callable[[str], Launcher], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fault of a slot with its traceback, though it prints 200 MB before; and whose it is."""
+    caplog.set_level(logging.INFO, "envserver.lane")
+    lane = LaneDriver(await launchers(name).start())
+    await lane.open("wild")
+    lane.handle.call("lane 77 (wild)")
+    await lane.step(PRINT)
+    await lane.step(RAISE)
+    await until(lambda: "ValueError: the bottom of the action space" in caplog.messages[-1])
+    assert all(text.startswith(f"lane 77 (wild), pid {lane.handle.pid}: ") for text in caplog.messages)
+    story = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "slot 0 (fleet slot 0): step raised ValueError" in story[0]
+    assert sum("in _obey" in text for text in story) == 1
+    assert len(caplog.messages) < 50 * BURST
+
+
+@BOTH
+async def test_an_error_id_is_in_the_servers_log(
+    name: str, launchers: Callable[[str], Launcher], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An environment that cannot be built, for a reason that nobody foresaw: the traceback is under the client's id."""
+    lane = LaneDriver(await launchers(name).start())
+    request = pb.Open(env="odd", fleet_slots=[0], incarnations=[0])
+    kind, body = await lane.call(pb.OPEN, request.SerializeToString())
+    error = pb.Error.FromString(body)
+    assert (kind, error.code) == (pb.ERROR, pb.BUILD_FAILED)
+    await until(lambda: "could not convert string to float: 'fast'" in "".join(caplog.messages[-1:]))
+    assert f"error {error.id};" in caplog.messages[0]
+    assert {record.levelname for record in caplog.records} == {"ERROR"}
+
+
+async def test_the_rest_of_the_output_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """A last line that has no end, of a lane that died before the loop had a turn."""
+    caplog.set_level(logging.INFO, "envserver.lane")
+    readable, writable = os.pipe()
+    log = LogPipe(readable)
+    os.write(writable, b"dividing\nby zero")
+    log.read_rest()
+    log.close()
+    os.close(writable)
+    assert caplog.messages == [": dividing", ": by zero"]
 
 
 async def test_the_rest_of_the_output_is_read_at_the_end() -> None:

@@ -287,8 +287,8 @@ def test_rendered_rows_are_those_asked_for(rigs: Callable[..., Rig]) -> None:
 # ------------------------------------------------------------------------------------------------------------- failures
 
 
-def test_an_internal_error_sends_only_an_id(rigs: Callable[..., Rig], capfd: pytest.CaptureFixture[str]) -> None:
-    """The id finds the traceback in the lane's log, and the lane goes on."""
+def test_an_internal_error_sends_only_an_id(rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    """The id finds the traceback in the log, and the lane goes on."""
     hosts = StackHosts()
     rig = rigs(hosts)
     spec = LaneSpec.from_proto(rig.open(open_request()).spec)
@@ -302,7 +302,7 @@ def test_an_internal_error_sends_only_an_id(rigs: Callable[..., Rig], capfd: pyt
     assert error.code == pb.INTERNAL
     assert len(error.id) == 8
     assert SECRET not in error.text
-    log = capfd.readouterr().err
+    log = caplog.text
     assert error.id in log
     assert SECRET in log
     hosts.made[0].fault = lambda _: None
@@ -310,7 +310,7 @@ def test_an_internal_error_sends_only_an_id(rigs: Callable[..., Rig], capfd: pyt
 
 
 def test_a_failed_build_says_what_the_environment_said(
-    rigs: Callable[..., Rig], capfd: pytest.CaptureFixture[str]
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Type and message, cut at 2 KiB; the traceback stays in the log. The lane can be opened again."""
     calls: list[LaneWish] = []
@@ -327,7 +327,7 @@ def test_a_failed_build_says_what_the_environment_said(
     assert "ValueError: no such rom!" in error.text
     assert len(error.text) <= 2048
     assert __file__ not in error.text
-    assert error.id in capfd.readouterr().err
+    assert error.id in caplog.text
     rig.open(open_request())
 
 

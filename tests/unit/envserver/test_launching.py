@@ -18,15 +18,22 @@ import numpy as np
 import pytest
 
 from asyncrl.errors import ConfigError, ServerRefused
+from asyncrl.wire._generated import env_pb2 as pb
 from envserver.launching import ExecLauncher, Launcher, NurseryLauncher, make_launcher
+from envserver.preparing import prepare
+from envserver.registry import Registry, parse_env_option
 from tests.unit.envserver.watching import gone, is_alive
 from tests.unit.envserver.wild_env import (
     ESCAPED,
     EXIT,
     GRANDCHILD,
+    HANG,
     KILL_SELF,
     SEGFAULT,
     LaneDriver,
+    WildEnv,
+    closing_option,
+    pids_that,
     registry,
     until,
 )
@@ -89,15 +96,20 @@ async def test_the_cause_of_a_death(name: str, action: int, cause: str, launcher
 async def test_a_grandchild_with_the_socket_does_not_delay_the_news(
     name: str, launchers: Callable[[str], Launcher]
 ) -> None:
-    """It left the group and keeps every descriptor of the lane: the socket stays open, the death is known."""
+    """It left the group and keeps every descriptor of the lane: the socket stays open, the death is known.
+
+    The nursery kills it afterwards; without one nobody does.
+    """
     lane = LaneDriver(await launchers(name).start())
     await lane.open("wild")
     grandchild = int((await lane.step(ESCAPED)).obs[0][0, 0])
     os.kill(lane.handle.pid, signal.SIGKILL)
     assert await lane.cause() == "crash(SIGKILL)"
-    assert is_alive(grandchild)
     await lane.handle.wait_closed()
-    os.kill(grandchild, signal.SIGKILL)
+    if name == "exec":
+        assert is_alive(grandchild)
+        os.kill(grandchild, signal.SIGKILL)
+    await gone(grandchild)
 
 
 @BOTH
@@ -154,6 +166,22 @@ async def test_everything_is_given_back(name: str) -> None:
     with pytest.raises(ServerRefused) as refused:
         await launcher.start()
     assert refused.value.code == "DRAINING_NOW"
+
+
+@BOTH
+async def test_the_environments_of_every_lane_are_closed(name: str, tmp_path: Path) -> None:
+    """Of an open lane and of one that nobody has opened yet, though another one hangs and is killed."""
+    options = [closing_option(tmp_path), f"wild={WildEnv.__module__}:make"]
+    launcher = make_launcher(name, Registry(map(parse_env_option, options)))
+    opened, hanging = LaneDriver(await launcher.start()), LaneDriver(await launcher.start())
+    await opened.open("closing")
+    await hanging.open("wild")
+    hanging.send_step(HANG)
+    await prepare(launcher.start, pb.Open(env="closing", fleet_slots=[0], incarnations=[0]))
+    await launcher.close()
+    assert len(pids_that(tmp_path, "closed")) == 2
+    assert await opened.cause() == "exit(0)"
+    assert await hanging.cause() == "crash(SIGKILL)"
 
 
 @BOTH

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from envserver.launching import NurseryLauncher
 from envserver.registry import Registry, parse_env_option
-from tests.unit.envserver.watching import descriptors, is_alive, pss_kib, status
-from tests.unit.envserver.wild_env import LaneDriver
+from tests.unit.envserver.watching import descriptors, gone, is_alive, pss_kib, status
+from tests.unit.envserver.wild_env import DAEMON, ESCAPED, KILL_SELF, PLAYER, STRANGER, LaneDriver
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the nursery is for Linux")
 
@@ -54,6 +58,77 @@ async def test_a_module_that_cannot_be_imported_stops_only_its_own_lanes() -> No
         await LaneDriver(await launcher.start()).open("CartPole-v1")
     finally:
         await launcher.close()
+
+
+@pytest.mark.parametrize("end", ["kill", "crash", "close", "launcher"])
+async def test_what_left_the_group_dies_with_its_lane(end: str, launcher: NurseryLauncher) -> None:
+    """By fork, by exec, and as a daemon: in sessions of their own, one of them without a parent."""
+    lane = LaneDriver(await launcher.start())
+    await lane.open("wild")
+    pids = [int((await lane.step(way)).obs[0][0, 0]) for way in (ESCAPED, PLAYER, DAEMON, STRANGER)]
+    assert all(map(is_alive, pids))
+    if end == "kill":
+        lane.handle.kill()
+    elif end == "crash":
+        lane.send_step(KILL_SELF)
+    elif end == "close":
+        lane.handle.close()
+    else:
+        await launcher.close()
+        assert not any(map(is_alive, pids))
+    await gone(*pids)
+
+
+async def test_a_daemon_lives_as_long_as_its_lane(launcher: NurseryLauncher) -> None:
+    """The death of another lane does nothing to it; what has no marker goes with the last lane."""
+    doomed, other = LaneDriver(await launcher.start()), LaneDriver(await launcher.start())
+    for lane in (doomed, other):
+        await lane.open("wild")
+    daemon = int((await other.step(DAEMON)).obs[0][0, 0])
+    stranger = int((await doomed.step(STRANGER)).obs[0][0, 0])
+    player = int((await doomed.step(PLAYER)).obs[0][0, 0])
+    doomed.handle.kill()
+    await gone(player)
+    assert is_alive(daemon)
+    assert is_alive(stranger)
+    other.handle.kill()
+    await gone(daemon, stranger)
+
+
+IMPORTED = """
+import subprocess, gymnasium
+stranger = subprocess.Popen(["sleep", "60"], env={})
+parent = subprocess.Popen(["sh", "-c", "setsid sleep 60 >&2 & echo $!; wait"], stdout=subprocess.PIPE)
+with open("PIDS", "w") as file:
+    print(stranger.pid, parent.pid, int(parent.stdout.readline()), file=file)
+
+def make():
+    return gymnasium.make("CartPole-v1")
+"""
+
+
+async def test_what_the_imports_started_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It belongs to no lane: a child without a marker, and one that is orphaned later, outlive lanes and nursery."""
+    file = tmp_path / "pids"
+    (tmp_path / "starting.py").write_text(IMPORTED.replace("PIDS", str(file)))
+    monkeypatch.syspath_prepend(tmp_path)
+    launcher = NurseryLauncher(Registry([parse_env_option("starting=starting:make")]))
+    try:
+        lane = LaneDriver(await launcher.start())
+        await lane.open("starting")
+        stranger, parent, orphan = map(int, file.read_text().split())
+        os.kill(parent, signal.SIGKILL)
+        await gone(parent)
+        lane.handle.kill()
+        await lane.handle.wait_closed()
+        await launcher.close()
+        assert is_alive(stranger)
+        assert is_alive(orphan)
+    finally:
+        await launcher.close()
+        for pid in file.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 async def test_64_lanes_start_within_two_seconds(launcher: NurseryLauncher) -> None:

@@ -113,8 +113,11 @@ async def test_resume_loses_and_repeats_nothing() -> None:
     assert rig.client.lane.state is LaneState.LIVE
 
 
-async def test_held_replies_come_before_lane_lost() -> None:
-    """A reply that the process gave before it died is delivered, then LANE_LOST with its cause and last words."""
+async def test_held_replies_come_before_lane_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """A reply that the process gave before it died is delivered, then LANE_LOST with its cause and last words.
+
+    The server's log has them too.
+    """
 
     async def scenario(rig: Rig) -> None:
         rig.client.step()
@@ -133,6 +136,7 @@ async def test_held_replies_come_before_lane_lost() -> None:
 
     rig = await play(scenario)
     assert rig.closed == ["crash(SIGSEGV)"]
+    assert any("lost, crash(SIGSEGV)\nits last output:\nthe last words" in text for text in caplog.messages)
 
 
 async def test_a_new_stream_takes_the_lane_from_the_old_one() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,7 +23,9 @@ from asyncrl.wire.step_rows import StepRows, decode
 from envserver.lane_handle import LaneHandle
 from envserver.registry import Registry, parse_env_option
 
-FINE, SEGFAULT, EXIT, HANG, HANG_IN_C, PRINT, GRANDCHILD, ESCAPED, KILL_SELF = range(9)
+FINE, SEGFAULT, EXIT, HANG, HANG_IN_C, PRINT, GRANDCHILD, ESCAPED, KILL_SELF, RAISE, PLAYER, DAEMON, STRANGER = range(
+    13
+)
 PRINTED_MB = 200
 
 
@@ -43,11 +47,17 @@ def fork_escaped() -> int:
     return pid
 
 
+def start_daemon() -> int:
+    """In a session of its own, and its parent is no more."""
+    command = ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
 class WildEnv(gymnasium.Env[Any, Any]):
     """The observation is the pid of a process that the step started, or 0."""
 
     observation_space = gymnasium.spaces.Box(0, 2**30, (1,), np.int64)
-    action_space = gymnasium.spaces.Discrete(9)
+    action_space = gymnasium.spaces.Discrete(13)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -76,13 +86,57 @@ class WildEnv(gymnasium.Env[Any, Any]):
             return subprocess.Popen(["sleep", "600"]).pid
         elif action == ESCAPED:
             return fork_escaped()
+        elif action == PLAYER:
+            return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+        elif action == DAEMON:
+            return start_daemon()
+        elif action == STRANGER:
+            return subprocess.Popen(["sleep", "600"], start_new_session=True, env={}).pid
+        elif action == RAISE:
+            raise ValueError("the bottom of the action space")
         elif action == KILL_SELF:
             os.kill(os.getpid(), 9)
         return 0
 
 
+class OddEnv(WildEnv):
+    """Has metadata that nobody can make sense of, and no lane expects."""
+
+    metadata = {"render_modes": [], "render_fps": "fast"}  # noqa: RUF012  # as Gymnasium has it
+
+
+class ClosingEnv(WildEnv):
+    """Takes a while to close; its files say which processes have made one, are closing it, and have closed it."""
+
+    def __init__(self, folder: str, close_s: float) -> None:
+        self._folder, self._close_s = Path(folder), close_s
+        self._say("made")
+
+    def close(self) -> None:
+        self._say("closing")
+        time.sleep(self._close_s)
+        self._say("closed")
+
+    def _say(self, what: str) -> None:
+        (self._folder / f"{os.getpid()}.{what}").touch()
+
+
 def make() -> gymnasium.Env[Any, Any]:
     return WildEnv()
+
+
+def make_closing(folder: str, close_s: float = 0.3) -> gymnasium.Env[Any, Any]:
+    return ClosingEnv(folder, close_s)
+
+
+def closing_option(folder: Path, **kwargs: float) -> str:
+    """The `--env` option that serves it as `closing`."""
+    return f"closing={__name__}:make_closing{json.dumps({'folder': str(folder), **kwargs})}"
+
+
+def pids_that(folder: Path, what: str) -> set[int]:
+    """Processes that have `made` a ClosingEnv, are `closing` it, have `closed` it."""
+    return {int(path.stem) for path in folder.glob(f"*.{what}")}
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -93,7 +147,8 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def registry() -> Registry:
-    return Registry([parse_env_option(f"wild={__name__}:make"), parse_env_option("CartPole-v1")])
+    options = (f"wild={__name__}:make", "CartPole-v1", f"odd={__name__}:OddEnv")
+    return Registry(map(parse_env_option, options))
 
 
 class LaneDriver:
