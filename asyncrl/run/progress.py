@@ -34,10 +34,10 @@ class Progress:
         """Of a checkpoint, among those of the run. Whoever went back to an earlier one has a higher epoch since."""
         return self.learner_epoch << 32 | self.round
 
-    def collected_step(self, max_ahead: int | None) -> int | None:
-        """Where collection goes on, of `max_ahead` rounds: what it was ahead in whole rounds is not part of the run,
-        and without rounds (None) all of it is. None: at `steps`."""
-        return None if self.collector is None or max_ahead is not None else self.collector.steps
+    def collected_step(self, max_ahead: int | None) -> int:
+        """Where collection goes on that may be `max_ahead` rounds ahead: what was collected of rounds that nobody trained
+        on is not part of the run; without rounds (None) it all is."""
+        return self.steps if self.collector is None or max_ahead is not None else self.collector.steps
 
     def parts(self) -> dict[str, Part]:
         """What `of` reads."""

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from asyncrl.run.recorders import BackgroundRecorder, Fanout, Recorder
 from asyncrl.run.row_files import Episode, MetricsFile, MonitorFile
 from asyncrl.run.run_dir import RunDir
 from asyncrl.run.tensorboard_events import Style, TensorBoardRecorder
+
+
+class ResumeAt(NamedTuple):
+    """Steps: where curves go on, and episodes, which without rounds are ahead of what is trained on."""
+
+    trained: int
+    collected: int
 
 
 def begin_recording(
@@ -18,19 +26,17 @@ def begin_recording(
     *,
     track: bool = True,
     style: Style = "cleanrl",
-    resume_step: int | None = None,
-    collected_step: int | None = None,
+    resume: ResumeAt | None = None,
 ) -> Sequence[Episode]:
-    """Files of a new run, or of one that goes on at `resume_step`, for what `recorder` gets. Blocks on the disk.
-
-    `collected_step`: up to where episodes stay, if collection was ahead of `resume_step` and goes on from there.
+    """Files of a new run, or of one that goes on at `resume`, for what `recorder` gets. Blocks on the disk.
 
     The episodes that a resumed run finished before. `report` hears of trouble, once each, in the writing thread.
     """
-    monitor = MonitorFile(run.monitor, env_id, report, resume_step if collected_step is None else collected_step)
-    recorders: list[Recorder] = [monitor, MetricsFile(run.metrics, report, resume_step)]
+    trained, collected = (None, None) if resume is None else resume
+    monitor = MonitorFile(run.monitor, env_id, report, collected)
+    recorders: list[Recorder] = [monitor, MetricsFile(run.metrics, report, trained)]
     if track:
-        board = TensorBoardRecorder(run.path, report, style=style, resume_step=resume_step, earlier=monitor.resumed)
+        board = TensorBoardRecorder(run.path, report, style=style, resume_step=trained, earlier=monitor.resumed)
         recorders.append(board)
     recorder.begin(Fanout(recorders, report))
     return monitor.resumed

@@ -32,7 +32,7 @@ from asyncrl.run.learning import Learning, Saved
 from asyncrl.run.manifests import Identity
 from asyncrl.run.plots import plot_runs
 from asyncrl.run.recorders import BackgroundRecorder, EpisodeWindow, hyperparameters
-from asyncrl.run.recording import begin_recording
+from asyncrl.run.recording import ResumeAt, begin_recording
 from asyncrl.run.result import Result, commit_of, read_result, write_result
 from asyncrl.run.row_files import Episode
 from asyncrl.run.session import Session, open_session
@@ -171,8 +171,7 @@ class _Run:
             self._say,
             track=config.track,
             style=config.tb_style,
-            resume_step=0 if checkpoint is None else checkpoint.step,
-            collected_step=session.progress.collected_step(config.max_ahead),
+            resume=ResumeAt(session.progress.steps, session.progress.collected_step(config.max_ahead)),
         )
 
     def _training(self, recorder: BackgroundRecorder, recreate_at: Sequence[int]) -> Training:

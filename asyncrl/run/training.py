@@ -263,8 +263,7 @@ class Training:
         progress = self.progress
         handoff = Handoff(len(fleet.lanes) * (1 + (self.config.max_ahead or 1)))
         state = progress.collector or CollectorState.fresh(self.config.num_envs, learning.carry)
-        collected = progress.collected_step(self.config.max_ahead)
-        steps = progress.steps if collected is None else collected
+        steps = progress.collected_step(self.config.max_ahead)
         # The environments are new, whatever the carries were.
         state = CollectorState(state.act_steps, [leaf.copy() for leaf in learning.carry], progress.round, steps)
         wish = self._collector_config(len(fleet.lanes))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.run.recorders import BackgroundRecorder
-from asyncrl.run.recording import begin_recording
+from asyncrl.run.recording import ResumeAt, begin_recording
 from asyncrl.run.row_files import read_metrics, read_monitor
 from asyncrl.run.run_dir import RunDir
 
@@ -24,7 +24,7 @@ def test_a_recording_goes_on_where_its_checkpoint_was(tmp_path: Path) -> None:
         first.episode(step, float(step), 10, step / 10)
         first.scalars(step, {"charts/SPS": step})
     assert first.drain()  # and no close: it was killed here
-    resumed = begin_recording(second, run, "CartPole-v1", reports.append, resume_step=20)
+    resumed = begin_recording(second, run, "CartPole-v1", reports.append, resume=ResumeAt(20, 20))
     assert [(episode.ret, episode.step, episode.seconds) for episode in resumed] == [(10.0, 10, 1.0), (20.0, 20, 2.0)]
     second.episode(25, 1.0, 5, 2.5)
     second.close()
@@ -45,7 +45,7 @@ def test_episodes_of_what_was_collected_and_not_trained_on_stay(tmp_path: Path) 
         first.episode(step, float(step), 10, step / 10)
         first.scalars(step, {"charts/SPS": step})
     first.close()
-    begin_recording(second, run, "CartPole-v1", reports.append, resume_step=10, collected_step=20)
+    begin_recording(second, run, "CartPole-v1", reports.append, resume=ResumeAt(10, 20))
     second.episode(25, 1.0, 5, 2.5)
     second.close()
     assert [episode.step for episode in read_monitor(run.monitor)] == [10, 20, 25]
