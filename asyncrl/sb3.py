@@ -34,10 +34,7 @@ class RemoteVecEnv(VecEnv):
         for fixed in ("autoreset_mode", "batch_size"):
             if fixed in settings:
                 raise ConfigError(f"{fixed} is what SB3 demands here and cannot be chosen")
-        self._remote = RemoteVectorEnv(
-            env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, batch_size=num_envs, **settings
-        )
-        self._ids = np.arange(num_envs)
+        self._remote = RemoteVectorEnv(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **settings)
         spaces = self._remote.single_observation_space, self._remote.single_action_space
         if isinstance(spaces[0], gymnasium.spaces.Tuple):
             self._remote.close()
@@ -58,13 +55,11 @@ class RemoteVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         """Send one action per environment."""
-        self._remote.send(actions, self._ids)
+        self._remote.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """The rows that answer `step_async`."""
-        obs, rewards, terminated, truncated, infos = self._remote.recv()
-        # Lanes answer in any order.
-        order = np.argsort(infos.pop("env_id"))
+        """The rows that answer `step_async`, one per environment. After Ctrl-C in here go on as you like."""
+        obs, rewards, terminated, truncated, infos = self._remote.step_wait()
         listed = self._infos_of(infos)
         ended = terminated | truncated
         finals = infos.get("final_obs")
@@ -72,12 +67,7 @@ class RemoteVecEnv(VecEnv):
             info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             if ended[row] and finals is not None:
                 info["terminal_observation"] = _unbatched(finals[row])
-        return (
-            _reordered(obs, order),
-            rewards[order].astype(np.float32),
-            ended[order],
-            [listed[row] for row in order],
-        )
+        return obs, rewards.astype(np.float32), ended, listed
 
     def close(self) -> None:
         """Give the environments back. Idempotent."""
@@ -139,9 +129,3 @@ def _row(values: Any, row: int) -> Any:
 def _unbatched(final: Any) -> Any:
     """A final observation of its own, which a replay buffer may keep."""
     return {key: np.array(each) for key, each in final.items()} if isinstance(final, dict) else np.array(final)
-
-
-def _reordered(obs: Any, order: np.ndarray) -> Any:
-    if isinstance(obs, dict):
-        return {key: each[order] for key, each in obs.items()}
-    return obs[order]

@@ -55,7 +55,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     * `infos["action_mask"]` (int8) where the environment has one; several discrete actions have theirs joined.
     * Where an episode is terminated and truncated at once, terminated wins. Float actions are cast to the dtype of the
       action space; infos that are no numbers stay on the server.
-    * `async_reset`, `send`, `recv` step the lanes that are ready, as EnvPool and ALE do.
+    * `async_reset`, `send`, `recv` step the lanes that are ready, as EnvPool and ALE do; `step_async`, `step_wait` all.
 
     `seed` decides the environments that replace lost ones; `reset(seed=...)` is Gymnasium's. One thread may use it.
     """
@@ -171,7 +171,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_settled("step")
         self._check_started()
         leaves = self._actions.leaves_of(actions, self.num_envs)
-        answers = self._exchange.step([[leaf[begin:end] for leaf in leaves] for begin, end in self._bounds])
+        return self._stepped(self._exchange.step(self._by_lane(leaves)))
+
+    def _by_lane(self, leaves: list[Array]) -> list[list[Array]]:
+        return [[leaf[begin:end] for leaf in leaves] for begin, end in self._bounds]
+
+    def _stepped(self, answers: list[Answer]) -> Step:
         parts = [self._books[answer.lane].step(answer.rows, self._mode) for answer in answers if not answer.refused]
         _raise_refusals(answers)
         return self._assembler.step(parts, self.num_envs)
@@ -212,6 +217,23 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def set_attr(self, name: str, values: Any) -> NoReturn:
         """Refused, as `call` is."""
         self.call(name, values)
+
+    # ------------------------------------------------------------------ as AsyncVectorEnv has them
+
+    def step_async(self, actions: Any) -> None:
+        """Step every environment and do not wait. A step before it whose `step_wait` did not come to its end, as after
+        Ctrl-C, is waited for and dropped."""
+        self._check_open()
+        self._check_settled("step_async")
+        self._check_started()
+        # Copies: the caller may go on writing into its array before the loop has sent it.
+        leaves = [leaf.copy() for leaf in self._actions.leaves_of(actions, self.num_envs)]
+        self._exchange.post_step(self._by_lane(leaves))
+
+    def step_wait(self) -> Step:
+        """What `step` gives and raises, of the last `step_async`."""
+        self._check_open()
+        return self._stepped(self._exchange.step_answers())
 
     # ------------------------------------------------------------------ EnvPool and ALE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,7 @@ from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 
 from asyncrl.sb3 import RemoteVecEnv  # noqa: E402
+from asyncrl.vector.exchange import Exchange  # noqa: E402
 
 pytestmark = pytest.mark.rpc
 
@@ -57,6 +58,50 @@ def test_the_library_can_learn_with_it(remote: RemoteVecEnv) -> None:
     model: Any = stable_baselines3.PPO("MlpPolicy", remote, n_steps=64, batch_size=64, n_epochs=1, device="cpu")
     model.learn(640)
     assert len(model.ep_info_buffer) > 5
+
+
+def test_a_lost_lane_goes_on_as_rows() -> None:
+    """While it is away each of its rows is a truncation that is marked; the others step on, and it comes back."""
+    env = RemoteVecEnv("on_demand=tests.rpc.simulators:OnDemand", num_envs=4, lanes=2)
+    env.reset()
+    env.step(np.zeros(4, int))
+    crash, came_back = np.array([4, 0, 0, 0]), False
+    for t in range(2, 2000):
+        obs, rewards, ended, infos = env.step(crash if t == 2 else np.zeros(4, int))
+        assert (len(obs), len(infos)) == (4, 4)
+        lost = ["asyncrl/lost" in info for info in infos]
+        if came_back:
+            assert lost == [False] * 4
+            np.testing.assert_array_equal(obs[:, 1], [1, 1, t, t])
+            break
+        assert lost == [True, True, False, False] == ended.tolist()
+        assert rewards.tolist() == [0, 0, 1, 1]
+        for row in (0, 1):
+            assert infos[row]["TimeLimit.truncated"]
+            np.testing.assert_array_equal(infos[row]["terminal_observation"][1], 1)
+        np.testing.assert_array_equal(obs[2:, 1], [t, t])
+        came_back = bool(obs[0, 1] == 0)
+    assert came_back
+    env.close()
+
+
+def test_an_interrupted_step_is_no_end(remote: RemoteVecEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C in the wait for a step the environment is reset, or stepped, as before."""
+
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    remote.seed(3)
+    first = remote.reset()
+    for call in (lambda: remote.step(np.zeros(5, int))[0], remote.reset):
+        with monkeypatch.context() as patch:
+            patch.setattr(Exchange, "_receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                remote.step(np.ones(5, int))
+        remote.seed(3)
+        after = call()
+        assert after.shape == (5, 4)
+    np.testing.assert_array_equal(after, first)
 
 
 def test_what_cannot_be_remote_is_refused_clearly(remote: RemoteVecEnv) -> None:

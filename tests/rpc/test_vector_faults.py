@@ -171,6 +171,30 @@ def test_a_wait_is_bounded() -> None:
         env.close()
 
 
+def test_step_async_and_step_wait_are_a_step(server: str) -> None:
+    """The same arrays, over a lost lane too; actions may be written over while they are on their way."""
+    env = _make(server)
+    env.reset(seed=1)
+    actions = np.array([GO, GO, GO, GO])
+    for t in range(1, 4):
+        env.step_async(actions)
+        actions[:] = END
+        obs, rewards, _, truncated, _ = env.step_wait()
+        np.testing.assert_array_equal(obs[:, 1], [t] * 4)
+        assert rewards.tolist() == [1] * 4
+        actions[:] = GO
+    with pytest.raises(LocalProtocolError, match="no step"):
+        env.step_wait()
+    env.step_async([CRASH, GO, GO, GO])
+    env.step_wait()
+    env.step_async([GO, GO, GO, GO])
+    obs, _, _, truncated, infos = env.step_wait()
+    assert truncated.tolist() == [True, True, False, False]
+    assert _lost(infos) == [True, True, False, False]
+    np.testing.assert_array_equal(obs[2:, 1], [5, 5])
+    env.close()
+
+
 # ------------------------------------------------------------------------------------------------ send and recv
 
 
