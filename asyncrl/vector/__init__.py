@@ -235,6 +235,11 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         return self._stepped(self._exchange.step_answers())
 
+    @property
+    def begun(self) -> Array:
+        """b1 `[num_envs]`: whose last step shows the first observation of an episode, and infos of its reset."""
+        return np.concatenate([book.begun for book in self._books])
+
     # ------------------------------------------------------------------ EnvPool and ALE
 
     def async_reset(self, *, seed: Seed = None, options: dict[str, Any] | None = None) -> None:

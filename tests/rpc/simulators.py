@@ -83,5 +83,27 @@ class OnDemand(gymnasium.Env[Any, Any]):
         return np.full((4, 6, 3), int(self._at[1]), np.uint8)
 
 
+class Graded(gymnasium.Env[Any, Any]):
+    """Counts to `after` and says how it went: steps and resets have infos of different keys, action 1 ends without."""
+
+    def __init__(self, after: int = 5) -> None:
+        self.observation_space = spaces.Box(0, np.inf, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._after, self._t, self._number = after, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._t = 0
+        self._number += 1
+        return np.zeros(1, np.float32), {"start": self._number, "t": 0}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._t += 1
+        obs, ended = np.full(1, self._t, np.float32), self._t == self._after
+        if action == 1 and self._t == 3:
+            return obs, 1.0, False, True, {}
+        return obs, 1.0, ended, False, {"t": self._t, "is_success": ended, "inner": {"left": self._after - self._t}}
+
+
 def nested() -> gymnasium.Env[Any, Any]:
     return Nested()
