@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -103,6 +104,14 @@ class Graded(gymnasium.Env[Any, Any]):
         if action == 1 and self._t == 3:
             return obs, 1.0, False, True, {}
         return obs, 1.0, ended, False, {"t": self._t, "is_success": ended, "inner": {"left": self._after - self._t}}
+
+
+class Stuck(gymnasium.Env[Any, Any]):
+    """Is never built; `mark` is a file by which it tells that it is begun."""
+
+    def __init__(self, mark: str) -> None:
+        Path(mark).touch()
+        time.sleep(3600)
 
 
 def nested() -> gymnasium.Env[Any, Any]:
