@@ -54,7 +54,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
       with `episode_statistics=False` it works on top, and infos are those of `make_vec(..., "sync")` to the letter.
     * `infos["action_mask"]` (int8) where the environment has one; several discrete actions have theirs joined.
     * Where an episode is terminated and truncated at once, terminated wins. Float actions are cast to the dtype of the
-      action space; infos that are no numbers stay on the server.
+      action space. Infos that are no numbers stay on the server, and of infos whose rows differ in shape, or are a
+      dict in one and a number in another, the form of one row stands: where the others are, the mask is False.
     * `async_reset`, `send`, `recv` step the lanes that are ready, as EnvPool and ALE do; `step_async`, `step_wait` all.
 
     `seed` decides the environments that replace lost ones; `reset(seed=...)` is Gymnasium's. One thread may use it.

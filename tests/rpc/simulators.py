@@ -114,5 +114,23 @@ class Stuck(gymnasium.Env[Any, Any]):
         time.sleep(3600)
 
 
+class Ragged(gymnasium.Env[Any, Any]):
+    """Its info is as long as the sum of its actions."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, np.inf, (1,), np.float32)
+        self.action_space = spaces.Discrete(3)
+        self._sum = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._sum = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._sum += int(action)
+        return np.zeros(1, np.float32), 1.0, False, False, {"seen": np.ones(self._sum)}
+
+
 def nested() -> gymnasium.Env[Any, Any]:
     return Nested()

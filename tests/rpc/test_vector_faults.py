@@ -171,6 +171,20 @@ def test_a_wait_is_bounded() -> None:
         env.close()
 
 
+def test_ragged_infos_end_no_step() -> None:
+    """Environments whose infos grow: rows that are longer than those of the first lane have none."""
+    with serving("ragged=tests.rpc.simulators:Ragged", num_envs=4) as address:
+        env = asyncrl.RemoteVectorEnv("ragged", 2, address, lanes=2)
+        env.reset()
+        _, rewards, _, _, infos = env.step([2, 2])
+        assert infos["_seen"].tolist() == [True, True]
+        _, rewards, _, _, infos = env.step([0, 1])
+        assert rewards.tolist() == [1, 1]
+        assert infos["_seen"].tolist() == [True, False]
+        np.testing.assert_array_equal(infos["seen"], [[1, 1], [0, 0]])
+        env.close()
+
+
 def test_step_async_and_step_wait_are_a_step(server: str) -> None:
     """The same arrays, over a lost lane too; actions may be written over while they are on their way."""
     env = _make(server)
