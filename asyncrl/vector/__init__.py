@@ -22,11 +22,11 @@ from gymnasium.vector.utils import batch_space
 
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
-from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ConfigError, LocalProtocolError
 from asyncrl.gym_spaces import ValueLayout
 from asyncrl.vector.exchange import Answer
+from asyncrl.vector.images import images_of
 from asyncrl.vector.rows import Assembler, LaneBook, LanePart, Step
 from asyncrl.vector.session import Session
 from asyncrl.vector.wishes import ResetWish, Seed, whole_lanes
@@ -104,6 +104,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         access = Access(token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
         self._session = Session(servers, access, LaneTimers(step_s=step_timeout_s), settings)
         self._exchange = self._session.exchange
+        self._step_timeout_s = step_timeout_s
         self.num_envs, self.render_mode, self._mode = num_envs, render_mode, mode
         spec = self.fleet.spec
         assert spec is not None
@@ -183,7 +184,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         return self._assembler.step(parts, self.num_envs)
 
     def render(self) -> tuple[Any, ...] | None:
-        """One u1 image `[height, width, channels]` per environment; None for one that is lost."""
+        """One u1 image `[height, width, channels]` per environment; None for one that is lost, be it by rendering.
+
+        Raises ServerRefused where an environment raises instead of rendering, or was never reset.
+        """
         self._check_open()
         self._check_settled("render")
         if self.render_mode is None:
@@ -192,7 +196,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                 "constructor, because the servers decide then how they build the environments."
             )
             return None
-        return tuple(image for lane in self.fleet.lanes for image in self._exchange.run(_images(lane)))
+        rows = [book.present(self._mode).tolist() for book in self._books]
+        return tuple(self._exchange.run(images_of(self.fleet.lanes, rows, self._step_timeout_s)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give the lanes back; a server of our own ends."""
@@ -330,10 +335,3 @@ def _raise_refusals(answers: Sequence[Answer]) -> None:
     for answer in answers:
         if answer.refused is not None:
             raise answer.refused
-
-
-async def _images(lane: FleetLane) -> list[Any]:
-    if not lane.up:
-        return [None] * lane.num_slots
-    images = await lane.render()
-    return [images.get(row) for row in range(lane.num_slots)]

@@ -61,6 +61,12 @@ class LaneBook:
         begun: Array = (self.flags & (FIRST | SOFT)) == FIRST
         return begun
 
+    def present(self, mode: AutoresetMode) -> Array:
+        """Rows `[N]` that have environments, as far as the last rows tell."""
+        # Where each end is followed by a reset at once, one without another beginning was an end of the environment.
+        absent = self.away | self.ended if mode is AutoresetMode.SAME_STEP else self.away
+        return np.flatnonzero(~absent)
+
     def reset(self, rows: StepRows | None, mask: Array | None, *, replaced: bool = False) -> LanePart:
         """The answer to a reset of the rows of `mask`. Where another lane has taken the place of this one since its
         last rows, `replaced`, the episodes of the other rows are lost, which they are told now and by their next step.

@@ -132,5 +132,35 @@ class Ragged(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, False, False, {"seen": np.ones(self._sum)}
 
 
+class Camera(gymnasium.Env[Any, Any]):
+    """The last action says what its `render` does: 0 shows, 1 raises, 2 kills the process, 3 hangs."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - Gymnasium's declaration
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
+        self.action_space = spaces.Discrete(4)
+        self._fault = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._fault = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._fault = int(action)
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+    def render(self) -> Any:
+        if self._fault == 1:
+            raise ValueError("no light")
+        if self._fault == 2:
+            os.kill(os.getpid(), 9)
+        if self._fault == 3:
+            time.sleep(3600)
+        return np.zeros((4, 6, 3), np.uint8)
+
+
 def nested() -> gymnasium.Env[Any, Any]:
     return Nested()
