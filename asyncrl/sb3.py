@@ -8,7 +8,7 @@ Invariant: with equal seeds and actions it gives what SB3's `DummyVecEnv` gives 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import gymnasium
 import numpy as np
@@ -18,26 +18,28 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from asyncrl.errors import ConfigError, LocalProtocolError
 from asyncrl.vector import RemoteVectorEnv
+from asyncrl.vector.infos import EPISODE, LOST
 
 __all__ = ["RemoteVecEnv"]
+
+# Keys of ours that tell of the episode that ended, in the infos of the row in which the next one begins.
+_OF_THE_END: Final = (EPISODE, LOST)
 
 
 class RemoteVecEnv(VecEnv):
     """`num_envs` environments of the alias `env_id`; `settings` are those of `asyncrl.RemoteVectorEnv`.
 
-    `step_async` writes to the streams and does not wait. Each info has `episode` and `terminal_observation` where an
-    episode ended, `TimeLimit.truncated` as SB3 means it, and `asyncrl/lost` where the environment was lost: such a row
-    ends its episode as a truncation, from which SB3 bootstraps.
+    `step_async` writes to the streams and does not wait. Infos are those of the step, also where it ended an episode:
+    what the reset behind it said is in `reset_infos`. They have `episode` and `terminal_observation` there,
+    `TimeLimit.truncated` as SB3 means it, and `asyncrl/lost` where the environment was lost: such a row ends its
+    episode as a truncation, from which SB3 bootstraps.
     """
 
     def __init__(self, env_id: str, num_envs: int = 1, **settings: Any) -> None:
         for fixed in ("autoreset_mode", "batch_size"):
             if fixed in settings:
                 raise ConfigError(f"{fixed} is what SB3 demands here and cannot be chosen")
-        self._remote = RemoteVectorEnv(
-            env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, batch_size=num_envs, **settings
-        )
-        self._ids = np.arange(num_envs)
+        self._remote = RemoteVectorEnv(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **settings)
         spaces = self._remote.single_observation_space, self._remote.single_action_space
         if isinstance(spaces[0], gymnasium.spaces.Tuple):
             self._remote.close()
@@ -58,26 +60,21 @@ class RemoteVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         """Send one action per environment."""
-        self._remote.send(actions, self._ids)
+        self._remote.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """The rows that answer `step_async`."""
-        obs, rewards, terminated, truncated, infos = self._remote.recv()
-        # Lanes answer in any order.
-        order = np.argsort(infos.pop("env_id"))
+        """The rows that answer `step_async`, one per environment. After Ctrl-C in here go on as you like."""
+        obs, rewards, terminated, truncated, infos = self._remote.step_wait()
         listed = self._infos_of(infos)
         ended = terminated | truncated
         finals = infos.get("final_obs")
+        if ended.any():
+            self._tell_apart(listed, infos.get("final_info", {}), ended & self._remote.begun)
         for row, info in enumerate(listed):
             info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             if ended[row] and finals is not None:
                 info["terminal_observation"] = _unbatched(finals[row])
-        return (
-            _reordered(obs, order),
-            rewards[order].astype(np.float32),
-            ended[order],
-            [listed[row] for row in order],
-        )
+        return obs, rewards.astype(np.float32), ended, listed
 
     def close(self) -> None:
         """Give the environments back. Idempotent."""
@@ -116,6 +113,17 @@ class RemoteVecEnv(VecEnv):
             "Serve a wrapper of the environment instead: envserver --env mine=my_package.envs:make_env"
         )
 
+    def _tell_apart(self, listed: list[dict[str, Any]], final_info: dict[str, Any], begun: np.ndarray) -> None:
+        """What an episode's last step said stays with its row; what the reset behind it said is in `reset_infos`.
+
+        Of rows without another episode, such as those of a lost life, the infos are the step's as they are.
+        """
+        finals = self._infos_of(final_info)
+        for row in np.flatnonzero(begun).tolist():
+            info = listed[row]
+            listed[row] = finals[row] | {key: info.pop(key) for key in _OF_THE_END if key in info}
+            self.reset_infos[row] = info
+
     def _infos_of(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
         """One dict per row, with what that row has."""
         listed: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -139,9 +147,3 @@ def _row(values: Any, row: int) -> Any:
 def _unbatched(final: Any) -> Any:
     """A final observation of its own, which a replay buffer may keep."""
     return {key: np.array(each) for key, each in final.items()} if isinstance(final, dict) else np.array(final)
-
-
-def _reordered(obs: Any, order: np.ndarray) -> Any:
-    if isinstance(obs, dict):
-        return {key: each[order] for key, each in obs.items()}
-    return obs[order]

@@ -26,15 +26,24 @@ def build_host(alias: EnvAlias, wish: LaneWish, progress: Progress) -> Host:
     try:
         record = wish.snapshots and alias.snapshots.mode == "replay"
         recipe = Recipe(alias, wish.kwargs, wish.render, record=record, capturable=wish.snapshots)
-        renders = recipe.render_mode != ""
+        why_not = recipe.why_not_rendered()
     except Exception as error:
         raise ServerRefused("BUILD_FAILED", faults.describe(error, f"looking up {alias.alias}")) from error
-    if wish.render and not renders:
-        raise ServerRefused("UNSUPPORTED", f"{alias.alias} cannot be rendered; open the lane without render")
+    if wish.render and why_not:
+        raise _not_rendered(alias, why_not)
     try:
-        return _build(recipe, wish, progress)
+        host = _build(recipe, wish, progress)
     except UnsupportedSpace as error:
         raise ServerRefused("BUILD_FAILED", f"{alias.alias}: {error}") from error
+    # What a function makes has been seen only now.
+    if wish.render and (why_not := recipe.why_not_rendered()):
+        host.close()
+        raise _not_rendered(alias, why_not)
+    return host
+
+
+def _not_rendered(alias: EnvAlias, why_not: str) -> ServerRefused:
+    return ServerRefused("UNSUPPORTED", f"{alias.alias} cannot be rendered: {why_not}; or open the lane without render")
 
 
 def _build(recipe: Recipe, wish: LaneWish, progress: Progress) -> Host:

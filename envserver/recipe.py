@@ -1,16 +1,18 @@
 """How one alias is built: the environment of a slot, and the spec that both hosts must show for it.
 
-Invariant: the spec of an alias does not depend on the host (test_both_hosts_show_one_spec), and
-other kwargs or versions give another spec hash (test_what_fixes_the_dynamics_is_in_the_build).
+Invariants: the spec of an alias depends neither on the host (test_both_hosts_show_one_spec) nor on the wish for images
+(test_what_a_function_makes_is_rendered); other kwargs or versions give another spec hash
+(test_what_fixes_the_dynamics_is_in_the_build).
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -22,6 +24,8 @@ from envserver.registry import EnvAlias
 from envserver.snapshots.replay import Recorder
 
 AnyEnv = gymnasium.Env[Any, Any]
+
+RGB: Final = "rgb_array"
 
 
 class Recipe:
@@ -41,6 +45,9 @@ class Recipe:
         self.capturable = capturable  # states of the environments will be held
         self.kwargs = alias.merged(kwargs)
         self.render = render
+        # Of the first environment that the alias's function made: the function itself declares nothing.
+        self._made_metadata: Mapping[str, Any] | None = None
+        self._made_render_mode: str | None = None
         target = alias.env_id or alias.entry_point or ""
         if ":" in target:
             # `gymnasium.make` imports the module of "module:Id" itself; `gymnasium.spec` knows no such form.
@@ -79,22 +86,45 @@ class Recipe:
         env = load_env_creator(self.alias.entry_point or "")(**kwargs)
         if not isinstance(env, gymnasium.Env):
             raise TypeError(f"{self.alias.entry_point} returned a {type(env).__name__}, no gymnasium.Env")
+        if self._made_metadata is None:
+            self._made_metadata, self._made_render_mode = env.metadata or {}, env.render_mode
         return env if limit is None else gymnasium.wrappers.TimeLimit(env, limit)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the environment's class declares; empty where it is made by a function."""
+        """What the environment's class declares, or the first environment that the alias's function made; empty before,
+        and where the function is one that Gymnasium knows."""
+        declared = getattr(self._creator(), "metadata", None)
+        return declared if isinstance(declared, dict) else self._made_metadata or {}
+
+    def _creator(self) -> Any:
         entry_point: Any = self.alias.entry_point if self.registered is None else self.registered.entry_point
-        if entry_point is None:
-            return {}
-        creator = entry_point if callable(entry_point) else load_env_creator(entry_point)
-        declared = getattr(creator, "metadata", None)
-        return declared if isinstance(declared, dict) else {}
+        return entry_point if entry_point is None or callable(entry_point) else load_env_creator(entry_point)
 
     @property
     def render_mode(self) -> str:
         """Empty where nothing can be rendered into an array."""
-        return "rgb_array" if "rgb_array" in (self.metadata.get("render_modes") or ()) else ""
+        return "" if self.why_not_rendered() else RGB
+
+    def why_not_rendered(self) -> str:
+        """What keeps its environments from being rendered into arrays, and what to do about it; empty where nothing is.
+        Of a function the last word comes when it has made one."""
+        name, creator = self.alias.entry_point, self._creator()
+        declares = RGB in (self.metadata.get("render_modes") or ())
+        if name is None or isinstance(getattr(creator, "metadata", None), dict):
+            return "" if declares else f"{self.alias.summary} declares no {RGB!r} in metadata['render_modes']"
+        if not _takes_render_mode(creator):
+            return f"let {name} take render_mode and hand it on to the environment, or serve the environment's class"
+        if self._made_metadata is None:
+            return ""
+        if not declares:
+            return f"what {name} returns has no {RGB!r} in metadata['render_modes']"
+        if self.render and self._made_render_mode != RGB:
+            return (
+                f"{name} was given render_mode={RGB!r} and returned an environment whose render_mode is "
+                f"{self._made_render_mode!r}: let it hand it on"
+            )
+        return ""
 
     @property
     def max_episode_steps(self) -> int:
@@ -135,6 +165,14 @@ class Recipe:
         if self.kwargs:
             parts.append(json.dumps(self.kwargs, sort_keys=True, separators=(",", ":"), default=str))
         return " | ".join(parts)
+
+
+def _takes_render_mode(creator: Any) -> bool:
+    try:
+        parameters = inspect.signature(creator).parameters
+    except (TypeError, ValueError):  # what is not written in Python may have no signature
+        return False
+    return "render_mode" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def _version(package: str) -> str:

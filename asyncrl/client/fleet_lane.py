@@ -137,8 +137,8 @@ class FleetLane:
         client.reset(ResetRequest(mask, None if seeds is None else list(seeds), options))
         return True
 
-    async def render(self, rows: Sequence[int] | None = None) -> dict[int, Array]:
-        """Images (u1 `[height, width, channels]`) by row.
+    async def render(self, rows: Sequence[int] | None = None, deadline_s: float | None = None) -> dict[int, Array]:
+        """Images (u1 `[height, width, channels]`) by row. None: of all rows; within `other_s` of the timers.
 
         Raises ServerRefused where the environment cannot render, LaneLost if the lane goes. Cancellation drops the
         reply and harms nothing.
@@ -147,7 +147,7 @@ class FleetLane:
         if client is None:
             raise lane_lost("down", f"lane {self.index} is not up")
         body = pb.Render(rows=b"" if rows is None else np.asarray(rows, "<u4").tobytes()).SerializeToString()
-        images = parse_body(pb.Rendered, await client.ask(pb.RENDER, body, RENDER_BYTES)).images
+        images = parse_body(pb.Rendered, await client.ask(pb.RENDER, body, RENDER_BYTES, deadline_s)).images
         return {
             image.row: tensors.from_bytes(
                 image.pixels, np.dtype(np.uint8), (image.height, image.width, image.channels), "image"

@@ -22,11 +22,11 @@ from gymnasium.vector.utils import batch_space
 
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
-from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import ConfigError, LocalProtocolError
 from asyncrl.gym_spaces import ValueLayout
 from asyncrl.vector.exchange import Answer
+from asyncrl.vector.images import images_of
 from asyncrl.vector.rows import Assembler, LaneBook, LanePart, Step
 from asyncrl.vector.session import Session
 from asyncrl.vector.wishes import ResetWish, Seed, whole_lanes
@@ -54,8 +54,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
       with `episode_statistics=False` it works on top, and infos are those of `make_vec(..., "sync")` to the letter.
     * `infos["action_mask"]` (int8) where the environment has one; several discrete actions have theirs joined.
     * Where an episode is terminated and truncated at once, terminated wins. Float actions are cast to the dtype of the
-      action space; infos that are no numbers stay on the server.
-    * `async_reset`, `send`, `recv` step the lanes that are ready, as EnvPool and ALE do.
+      action space. Infos that are no numbers stay on the server, and of infos whose rows differ in shape, or are a
+      dict in one and a number in another, the form of one row stands: where the others are, the mask is False.
+    * `async_reset`, `send`, `recv` step the lanes that are ready, as EnvPool and ALE do; `step_async`, `step_wait` all.
 
     A lane whose step takes longer than `step_timeout_s` is lost; servers grant 600 s at most.
 
@@ -105,6 +106,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         access = Access(token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
         self._session = Session(servers, access, LaneTimers(step_s=step_timeout_s), settings)
         self._exchange = self._session.exchange
+        self._step_timeout_s = step_timeout_s
         self.num_envs, self.render_mode, self._mode = num_envs, render_mode, mode
         spec = self.fleet.spec
         assert spec is not None
@@ -173,13 +175,21 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_settled("step")
         self._check_started()
         leaves = self._actions.leaves_of(actions, self.num_envs)
-        answers = self._exchange.step([[leaf[begin:end] for leaf in leaves] for begin, end in self._bounds])
+        return self._stepped(self._exchange.step(self._by_lane(leaves)))
+
+    def _by_lane(self, leaves: list[Array]) -> list[list[Array]]:
+        return [[leaf[begin:end] for leaf in leaves] for begin, end in self._bounds]
+
+    def _stepped(self, answers: list[Answer]) -> Step:
         parts = [self._books[answer.lane].step(answer.rows, self._mode) for answer in answers if not answer.refused]
         _raise_refusals(answers)
         return self._assembler.step(parts, self.num_envs)
 
     def render(self) -> tuple[Any, ...] | None:
-        """One u1 image `[height, width, channels]` per environment; None for one that is lost."""
+        """One u1 image `[height, width, channels]` per environment; None for one that is lost, be it by rendering.
+
+        Raises ServerRefused where an environment raises instead of rendering, or was never reset.
+        """
         self._check_open()
         self._check_settled("render")
         if self.render_mode is None:
@@ -188,7 +198,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                 "constructor, because the servers decide then how they build the environments."
             )
             return None
-        return tuple(image for lane in self.fleet.lanes for image in self._exchange.run(_images(lane)))
+        rows = [book.present(self._mode).tolist() for book in self._books]
+        return tuple(self._exchange.run(images_of(self.fleet.lanes, rows, self._step_timeout_s)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give the lanes back; a server of our own ends."""
@@ -214,6 +225,28 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def set_attr(self, name: str, values: Any) -> NoReturn:
         """Refused, as `call` is."""
         self.call(name, values)
+
+    # ------------------------------------------------------------------ as AsyncVectorEnv has them
+
+    def step_async(self, actions: Any) -> None:
+        """Step every environment and do not wait. A step before it whose `step_wait` did not come to its end, as after
+        Ctrl-C, is waited for and dropped."""
+        self._check_open()
+        self._check_settled("step_async")
+        self._check_started()
+        # Copies: the caller may go on writing into its array before the loop has sent it.
+        leaves = [leaf.copy() for leaf in self._actions.leaves_of(actions, self.num_envs)]
+        self._exchange.post_step(self._by_lane(leaves))
+
+    def step_wait(self) -> Step:
+        """What `step` gives and raises, of the last `step_async`."""
+        self._check_open()
+        return self._stepped(self._exchange.step_answers())
+
+    @property
+    def begun(self) -> Array:
+        """b1 `[num_envs]`: whose last step shows the first observation of an episode, and infos of its reset."""
+        return np.concatenate([book.begun for book in self._books])
 
     # ------------------------------------------------------------------ EnvPool and ALE
 
@@ -304,10 +337,3 @@ def _raise_refusals(answers: Sequence[Answer]) -> None:
     for answer in answers:
         if answer.refused is not None:
             raise answer.refused
-
-
-async def _images(lane: FleetLane) -> list[Any]:
-    if not lane.up:
-        return [None] * lane.num_slots
-    images = await lane.render()
-    return [images.get(row) for row in range(lane.num_slots)]

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from asyncrl.client.fleet import Fleet
 from asyncrl.client.fleet_config import FleetEvent
@@ -61,7 +61,8 @@ class Exchange:
         self._step_s = step_s
         self._reset_s = reset_s
         self._box: SimpleQueue[Batch] = SimpleQueue()  # one batch per command that waits
-        self._owed = False  # a caller was interrupted (Ctrl-C) while it waited for one
+        # Whose batch is on its way: posted, or of a caller that was interrupted (Ctrl-C) while it waited.
+        self._owed: Literal["", "call", "take"] = ""
         # The rest belongs to the loop's thread.
         self._stop = asyncio.Event()
         self._refused: deque[int] = deque()  # lanes whose refusal is on its way through the fleet
@@ -83,24 +84,36 @@ class Exchange:
         """Step every lane that has environments; one answer per lane, in order of the lanes."""
         return self._ask(lambda: self._step_all(actions), self._step_s)
 
+    def post_step(self, actions: Sequence[list[Array]]) -> None:
+        """As `step`, without waiting: `step_answers` has them. The lanes read the arrays later."""
+        self._post("call", lambda: self._step_all(actions), self._step_s)
+
+    def step_answers(self) -> list[Answer]:
+        """What `step` gives, of the last step that was posted."""
+        if self._owed != "call":
+            raise LocalProtocolError("no step is on its way: send one first")
+        return self._receive(self._step_s)
+
     def reset(self, parts: dict[int, LaneReset]) -> list[Answer]:
         """Reset lanes; one answer for each, in order. Waits for the replacements of lost ones."""
         return self._ask(lambda: self._reset_all(parts), self._reset_s)
 
     def post_resets(self, parts: dict[int, LaneReset]) -> None:
         """As `reset`, without waiting: the answers come by `take`."""
+        self._drop_call()
         self._loop.call_soon_threadsafe(self._run_posted, lambda: self._begin_resets(parts))
 
     def post_steps(self, actions: dict[int, list[Array]]) -> None:
         """Step some lanes without waiting. One without environments answers when it has them again."""
+        self._drop_call()
         self._loop.call_soon_threadsafe(self._run_posted, lambda: self._begin_steps(actions))
 
     def take(self, num_slots: int) -> list[Answer]:
         """Answers of lanes with `num_slots` slots together, or of all that can still answer if those have fewer."""
         within_s = max(self._step_s, self._reset_s)
-        if self._owed:
-            return self._receive(within_s)
-        return self._ask(lambda: self._want(num_slots), within_s)
+        if self._owed != "take":
+            self._post("take", lambda: self._want(num_slots), within_s)
+        return self._receive(within_s)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the loop."""
@@ -112,12 +125,20 @@ class Exchange:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def _ask(self, command: Callable[[], None], within_s: float) -> list[Answer]:
+        self._post("call", command, within_s)
+        return self._receive(within_s)
+
+    def _post(self, owed: Literal["call", "take"], command: Callable[[], None], within_s: float) -> None:
         if self._owed:
             # The rows of the call that was interrupted: nobody will see them, but lanes answer one call at a time.
             self._receive(within_s)
-        self._owed = True
+        self._owed = owed
         self._loop.call_soon_threadsafe(self._run_asked, command, within_s)
-        return self._receive(within_s)
+
+    def _drop_call(self) -> None:
+        """Of an interrupted call: `take` would give its rows for those that are posted now."""
+        if self._owed == "call":
+            self._receive(max(self._step_s, self._reset_s))
 
     def _receive(self, within_s: float) -> list[Answer]:
         try:
@@ -125,7 +146,7 @@ class Exchange:
         except Empty:
             self.stop()
             raise DeadlineExceeded(f"the I/O loop is blocked: no answer within {within_s + STUCK_S:g} s") from None
-        self._owed = False
+        self._owed = ""
         if isinstance(batch, AsyncRLError):
             raise batch
         return batch

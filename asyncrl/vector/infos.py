@@ -4,6 +4,9 @@ A key holds an array over all slots and `_key` a mask of the slots that have it;
 Two keys are ours: `episode` (statistics of games that ended, as `gymnasium.wrappers.vector.RecordEpisodeStatistics`
 writes them) and `asyncrl/lost` (this row is no transition: its environment was lost).
 
+A key has one shape, that of the first row that brings it, and is either a number or a dict: values that do not fit are
+left out, and the mask says so, because the array has no place for them (test_values_of_other_shapes_are_left_out).
+
 Invariant: columns of any split into lanes give what `VectorEnv._add_info` makes of the same single infos
 (test_columns_merge_as_gymnasium_merges_infos).
 """
@@ -31,18 +34,25 @@ def add_columns(infos: Infos, columns: Sequence[InfoColumn], slots: Array, num_e
     for column in columns:
         *parents, key = column.key.split("/")
         rows = slots[column.rows]
-        into = infos
+        into: Any = infos
         for parent in parents:
+            nested = into.setdefault(parent, {})
+            if not isinstance(nested, dict):
+                break  # a number in another row
             _mark(into, parent, rows, num_envs)
-            into = into.setdefault(parent, {})
-        put(into, key, rows, column.data, num_envs)
+            into = nested
+        else:
+            put(into, key, rows, column.data, num_envs)
 
 
 def put(infos: Infos, key: str, rows: Array, data: Array, num_envs: int) -> None:
-    """`data` `[N, ...]` for `rows` `[N]` of one key; zeros where no row has it."""
+    """`data` `[N, ...]` for `rows` `[N]` of one key; zeros where no row has it. Left out where the key is of a shape of
+    its own already."""
     whole = infos.get(key)
     if whole is None:
         whole = infos[key] = np.zeros((num_envs, *data.shape[1:]), data.dtype)
+    elif isinstance(whole, dict) or whole.shape[1:] != data.shape[1:]:
+        return
     elif whole.dtype != data.dtype:  # lanes may differ, where their environments do
         whole = infos[key] = whole.astype(np.result_type(whole, data))
     whole[rows] = data

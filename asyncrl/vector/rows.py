@@ -48,10 +48,24 @@ class LaneBook:
     last_obs: list[Array]  # per leaf [B, *shape]; never handed out, only copies
     away: Array = field(init=False)  # b1 [B]: the last row had no environment
     ended: Array = field(init=False)  # b1 [B]: the last row ended an episode, and no other has begun
+    flags: Array = field(init=False)  # u1 [B]: of the last step; 0 without environments
 
     def __post_init__(self) -> None:
         self.away = np.zeros(len(self.slots), np.bool_)
         self.ended = np.zeros(len(self.slots), np.bool_)
+        self.flags = np.zeros(len(self.slots), np.uint8)
+
+    @property
+    def begun(self) -> Array:
+        """b1 `[B]`: the last step shows another episode than the one before, whose reset its infos are of."""
+        begun: Array = (self.flags & (FIRST | SOFT)) == FIRST
+        return begun
+
+    def present(self, mode: AutoresetMode) -> Array:
+        """Rows `[N]` that have environments, as far as the last rows tell."""
+        # Where each end is followed by a reset at once, one without another beginning was an end of the environment.
+        absent = self.away | self.ended if mode is AutoresetMode.SAME_STEP else self.away
+        return np.flatnonzero(~absent)
 
     def reset(self, rows: StepRows | None, mask: Array | None, *, replaced: bool = False) -> LanePart:
         """The answer to a reset of the rows of `mask`. Where another lane has taken the place of this one since its
@@ -77,6 +91,7 @@ class LaneBook:
         """The answer to a step."""
         if rows is None:
             return self._without_environments(mode)
+        self.flags = rows.flags
         if not rows.flags.any() and not self.away.any():  # most steps
             self.last_obs = rows.obs
             self.ended.fill(False)
@@ -103,6 +118,7 @@ class LaneBook:
         every = np.arange(len(self.slots))
         self.away = np.ones(len(every), np.bool_)
         self.ended = np.zeros(len(every), np.bool_)
+        self.flags = np.zeros(len(every), np.uint8)
         part = self._part(None, np.zeros(len(every)), np.zeros(len(every), np.bool_), self.away.copy(), every)
         if mode is AutoresetMode.SAME_STEP:
             part.final_rows, part.final_obs = every, self.last_obs

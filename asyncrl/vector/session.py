@@ -1,6 +1,7 @@
 """The life of a vector environment's fleet on the shared I/O loop, from the thread that wants it.
 
-Invariants: a session that did not come to be leaves nothing behind (test_a_refused_session_leaves_nothing); every open
+Invariants: a session that did not come to be leaves nothing behind, whether it was refused
+(test_a_refused_session_leaves_nothing) or interrupted (test_an_interrupted_beginning_leaves_nothing); every open
 session is closed at the exit of the interpreter, before the loop is
 (test_the_interpreter_exits_with_an_open_environment).
 """
@@ -37,13 +38,17 @@ class Session:
         self._closed = False
         self._lock = threading.Lock()
         opened: Future[Exchange] = Future()
-        life = _life(opened, servers, access, {"timers": timers, **settings})
+        over = threading.Event()
+        life = _life(opened, over, servers, access, {"timers": timers, **settings})
         self._life = asyncio.run_coroutine_threadsafe(life, self._loop)
         self._life.add_done_callback(lambda life: _fail_if_pending(opened, life))
         try:
             self.exchange = opened.result()
         except BaseException:
-            self._life.cancel()
+            # Ctrl-C, for one. Behind the callback that starts it: cancelled before, it would never say that it is over.
+            self._loop.call_soon_threadsafe(self._loop.call_soon, self._life.cancel)
+            # Nobody else waits for it: at exit its loop would be gone before its streams and its server are.
+            over.wait(CLOSE_S)
             raise
         _open.add(self)
 
@@ -66,14 +71,23 @@ class Session:
                     self._life.result(CLOSE_S)
 
 
-async def _life(opened: Future[Exchange], servers: Addresses, access: Access | None, settings: dict[str, Any]) -> None:
+async def _life(
+    opened: Future[Exchange],
+    over: threading.Event,
+    servers: Addresses,
+    access: Access | None,
+    settings: dict[str, Any],
+) -> None:
     timers: LaneTimers = settings["timers"]
-    async with connect(servers, access=access, **settings) as fleet:
-        margin_s = timers.grace_s + MARGIN_S
-        loop = asyncio.get_running_loop()
-        exchange = Exchange(loop, fleet, timers.step_s + margin_s, timers.reset_s + margin_s)
-        opened.set_result(exchange)
-        await exchange.serve()
+    try:
+        async with connect(servers, access=access, **settings) as fleet:
+            margin_s = timers.grace_s + MARGIN_S
+            loop = asyncio.get_running_loop()
+            exchange = Exchange(loop, fleet, timers.step_s + margin_s, timers.reset_s + margin_s)
+            opened.set_result(exchange)
+            await exchange.serve()
+    finally:
+        over.set()
 
 
 def _fail_if_pending(opened: Future[Exchange], life: Future[None]) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import asyncrl
+from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import LocalProtocolError, ServerRefused
 from asyncrl.gym_spaces import ActionError
 from tests.rpc.serving import served, serving
@@ -27,6 +29,18 @@ LOST = "asyncrl/lost"
 def server() -> Iterator[str]:
     with serving("on_demand=tests.rpc.simulators:OnDemand", num_envs=64) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def cameras() -> Iterator[str]:
+    with serving("camera=tests.rpc.simulators:Camera", num_envs=64) as address:
+        yield address
+
+
+def _shown(env: asyncrl.RemoteVectorEnv) -> list[bool]:
+    images = env.render()
+    assert images is not None
+    return [image is not None for image in images]
 
 
 def _make(server: str, mode: AutoresetMode = AutoresetMode.SAME_STEP, **kwargs: Any) -> asyncrl.RemoteVectorEnv:
@@ -169,6 +183,85 @@ def test_a_wait_is_bounded() -> None:
             assert _lost(infos) == [True] * 4
             np.testing.assert_array_equal(obs[:, 1], [1] * 4)
         env.close()
+
+
+def test_ragged_infos_end_no_step() -> None:
+    """Environments whose infos grow: rows that are longer than those of the first lane have none."""
+    with serving("ragged=tests.rpc.simulators:Ragged", num_envs=4) as address:
+        env = asyncrl.RemoteVectorEnv("ragged", 2, address, lanes=2)
+        env.reset()
+        _, rewards, _, _, infos = env.step([2, 2])
+        assert infos["_seen"].tolist() == [True, True]
+        _, rewards, _, _, infos = env.step([0, 1])
+        assert rewards.tolist() == [1, 1]
+        assert infos["_seen"].tolist() == [True, False]
+        np.testing.assert_array_equal(infos["seen"], [[1, 1], [0, 0]])
+        env.close()
+
+
+@pytest.mark.parametrize("fault", [2, 3])
+def test_a_lane_that_is_lost_while_it_renders_shows_nothing(
+    cameras: str, fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it crashes, or hangs for longer than a step may take: the others' images come, and so does the loss."""
+    # Requests other than steps may take longer than this test, but not these.
+    monkeypatch.setattr("asyncrl.vector.LaneTimers", partial(LaneTimers, other_s=600.0))
+    env = asyncrl.RemoteVectorEnv("camera", 4, cameras, lanes=2, render_mode="rgb_array", step_timeout_s=3.0)
+    env.reset()
+    env.step([fault, 0, 0, 0])
+    assert _shown(env) == [False, False, True, True]
+    truncated = env.step([0] * 4)[3]
+    assert truncated.tolist() == [True, True, False, False]
+    while env.step([0] * 4)[3].any():
+        pass
+    assert _shown(env) == [True] * 4
+    env.close()
+
+
+def test_an_environment_that_waits_to_be_rebuilt_shows_nothing(server: str) -> None:
+    """Its neighbour in the lane is shown all the same."""
+    env = _make(server, render_mode="rgb_array")
+    env.reset()
+    for _ in range(2):  # the first fault is forgiven at once
+        env.step([RAISE, GO, GO, GO])
+    assert _shown(env) == [False, True, True, True]
+    env.close()
+
+
+def test_an_environment_that_raises_instead_of_rendering_says_so(cameras: str) -> None:
+    """It is no loss; the error names what it raised, and the next step is as good as ever."""
+    env = asyncrl.RemoteVectorEnv("camera", 2, cameras, lanes=2, render_mode="rgb_array")
+    env.reset()
+    env.step([1, 0])
+    with pytest.raises(ServerRefused, match="no light"):
+        env.render()
+    assert not env.step([0, 0])[3].any()
+    assert _shown(env) == [True, True]
+    env.close()
+
+
+def test_step_async_and_step_wait_are_a_step(server: str) -> None:
+    """The same arrays, over a lost lane too; actions may be written over while they are on their way."""
+    env = _make(server)
+    env.reset(seed=1)
+    actions = np.array([GO, GO, GO, GO])
+    for t in range(1, 4):
+        env.step_async(actions)
+        actions[:] = END
+        obs, rewards, _, truncated, _ = env.step_wait()
+        np.testing.assert_array_equal(obs[:, 1], [t] * 4)
+        assert rewards.tolist() == [1] * 4
+        actions[:] = GO
+    with pytest.raises(LocalProtocolError, match="no step"):
+        env.step_wait()
+    env.step_async([CRASH, GO, GO, GO])
+    env.step_wait()
+    env.step_async([GO, GO, GO, GO])
+    obs, _, _, truncated, infos = env.step_wait()
+    assert truncated.tolist() == [True, True, False, False]
+    assert _lost(infos) == [True, True, False, False]
+    np.testing.assert_array_equal(obs[2:, 1], [5, 5])
+    env.close()
 
 
 # ------------------------------------------------------------------------------------------------ send and recv

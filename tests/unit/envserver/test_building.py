@@ -111,10 +111,26 @@ def test_an_id_is_found_behind_the_module_that_registers_it(host: int) -> None:
 def test_wants_that_nobody_meets_are_refused() -> None:
     """Rendering an environment that cannot be rendered; kwargs that the alias does not allow."""
     with pytest.raises(ServerRefused, match=r"UNSUPPORTED.*cannot be rendered"):
-        build(zoo.options("x", "mixed"), 1, render=True)
+        build(zoo.options("x", "MixedEnv"), 1, render=True)
     alias = parse_env_option("CartPole-v1")
     with pytest.raises(ServerRefused, match="BAD_KWARGS"):
         build_host(alias, LaneWish(alias.alias, kwargs={"render_mode": "human"}), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        ("mixed", "let tests.unit.envserver.zoo:mixed take render_mode"),
+        ("picture_never", "render_mode is None: let it hand it on"),
+        ("plain_by_kwargs", r"returns has no 'rgb_array' in metadata\['render_modes'\]"),
+    ],
+)
+def test_a_function_that_cannot_render_is_told_what_to_do(function: str, text: str) -> None:
+    """Whether it takes no mode, swallows it, or makes something that draws nothing; without the wish it serves."""
+    with pytest.raises(ServerRefused, match=text) as refused:
+        build(zoo.options("x", function), 1, render=True)
+    assert refused.value.code == "UNSUPPORTED"
+    build(zoo.options("x", function), 1).close()
 
 
 def test_kwargs_of_the_client_reach_the_environment() -> None:

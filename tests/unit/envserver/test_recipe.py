@@ -11,7 +11,7 @@ from envserver.native_atari import MEASURED, ale_version
 from envserver.recipe import Recipe
 from envserver.registry import parse_env_option
 from tests.unit.envserver import zoo
-from tests.unit.envserver.driving import build
+from tests.unit.envserver.driving import RESET_ALL, build
 
 
 @pytest.mark.parametrize("option", ["CartPole-v1", 'pong=ALE/Pong-v5{"grayscale":false,"stack":1}', "ALE/Pong-v5"])
@@ -60,6 +60,19 @@ def test_facts_of_the_spec(option: str, steps: int, render_mode: str, fps: float
     """Time limit, rendering and frame rate, from the registration, the class and the kwargs."""
     spec = build(option, 1, host=pb.SLOTS).spec
     assert (spec.max_episode_steps, spec.render_mode, spec.render_fps) == (steps, render_mode, fps)
+
+
+@pytest.mark.parametrize("function", ["picture", "picture_by_kwargs"])
+def test_what_a_function_makes_is_rendered(function: str) -> None:
+    """One that takes the mode is given it where images are wanted; its spec says what it can in any case."""
+    host = build(zoo.options("x", function), 2, render=True)
+    host.reset(RESET_ALL)
+    assert [image.shape for image in host.render([0, 1])] == [(2, 3, 3)] * 2
+    assert (host.spec.render_mode, host.spec.render_fps) == ("rgb_array", 12.0)
+    unasked = build(zoo.options("x", function), 1)
+    assert unasked.spec.hash() == host.spec.hash() == build(zoo.options("x", function), 1, render=True).spec.hash()
+    for each in (host, unasked):
+        each.close()
 
 
 def test_the_stack_is_named() -> None:

@@ -180,6 +180,36 @@ def not_an_env() -> Any:
     return object()
 
 
+class PictureEnv(ScriptedEnv):
+    """Renders if it was told to, as Gymnasium's environments do."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012 - Gymnasium's declaration
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__({}, 5)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return None if self.render_mode is None else np.full((2, 3, 3), 7, np.uint8)
+
+
+def picture(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.OrderEnforcing(PictureEnv(render_mode))
+
+
+def picture_by_kwargs(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return PictureEnv(**kwargs)
+
+
+def picture_never(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """Takes the mode and does not hand it on."""
+    return PictureEnv()
+
+
+def plain_by_kwargs(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return ScriptedEnv({}, 5)
+
+
 def options(alias: str, entry_point: str, text: str = "") -> str:
     """An `--env` option for an environment of this module."""
     return f"{alias}={HERE}:{entry_point}{text}"

@@ -188,6 +188,37 @@ def test_an_interrupted_call_does_not_answer_the_next_one(monkeypatch: pytest.Mo
         assert _steps(rig.exchange.take(4)) == [3, 3]
 
 
+def test_a_posted_step_is_a_step() -> None:
+    """Its answers are those of every lane, a lost one included; without one there is nothing to wait for."""
+    with rigged() as rig:
+        rig.reset()
+        with pytest.raises(LocalProtocolError, match="no step"):
+            rig.exchange.step_answers()
+        rig.cut(0, keep_down=True)
+        for t in range(1, 4):
+            rig.exchange.post_step([rig.action(), rig.action()])
+            answers = rig.exchange.step_answers()
+            assert _lanes(answers) == [(0, False), (1, True)]
+            assert _steps(answers) == [t]
+
+
+def test_a_posted_step_that_nobody_waits_for_does_not_answer_another_call() -> None:
+    """Neither a reset nor another step nor `take` gets its rows."""
+    with rigged() as rig:
+        rig.reset()
+        rig.exchange.post_step([rig.action(), rig.action()])
+        assert _steps(rig.reset()) == [0, 0]
+        for _ in range(2):
+            rig.exchange.post_step([rig.action(), rig.action()])
+        assert _steps(rig.exchange.step_answers()) == [2, 2]
+        rig.exchange.post_step([rig.action(), rig.action()])
+        rig.exchange.post_steps({0: rig.action(), 1: rig.action()})
+        assert _steps(rig.exchange.take(4)) == [4, 4]
+        rig.exchange.post_step([rig.action(), rig.action()])
+        rig.exchange.post_resets({0: ALL, 1: ALL})
+        assert _steps(rig.exchange.take(4)) == [0, 0]
+
+
 def test_refusals_belong_to_their_lane() -> None:
     """The other lane's rows come with it, and both go on."""
     with rigged() as rig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium.vector import VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,6 +115,27 @@ def test_lanes_of_different_dtypes_are_widened() -> None:
     vector_infos.put(infos, "x", np.array([0]), np.array([2**40]), 2)
     vector_infos.put(infos, "x", np.array([1]), np.array([0.5]), 2)
     np.testing.assert_array_equal(infos["x"], [2.0**40, 0.5])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_values_of_other_shapes_are_left_out(cut: int) -> None:
+    """However the slots are split into lanes: the first shape of a key stands, masks name the rows that have it."""
+    single: list[dict[str, Any]] = [
+        {"a": np.ones(2), "b": 1, "c": {"x": 1}, "d": {"e": {"f": 1}}},
+        {"a": np.ones(3), "b": {"x": 2}, "c": 2, "d": {"e": 7}},
+        {"b": 3, "c": {"x": 3}, "d": {"e": {"f": 3}}},
+    ]
+    merged: dict[str, Any] = {}
+    for begin, part in ((0, single[:cut]), (cut, single[cut:])):
+        if part:
+            vector_infos.add_columns(merged, columns_of(part), np.arange(begin, begin + len(part)), 3)
+    has = np.array([True, False, True])
+    inner = {"x": np.array([1, 0, 3]), "_x": has}
+    deep = {"e": {"f": np.array([1, 0, 3]), "_f": has}, "_e": has}
+    wanted = {"a": np.array([[1.0, 1], [0, 0], [0, 0]]), "b": np.array([1, 0, 3]), "c": inner, "d": deep}
+    assert_same_infos(
+        merged, wanted | {"_a": np.array([True, False, False]), "_b": has, "_c": has, "_d": np.array([True] * 3)}
+    )
 
 
 def test_masks_are_int8() -> None:

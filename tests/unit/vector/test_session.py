@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,63 @@ def test_a_refused_session_leaves_nothing(server: str) -> None:
     assert [thread.name for thread in threading.enumerate()].count("asyncrl-io") == 1
     env = asyncrl.RemoteVectorEnv("CartPole-v1", 64, server)
     env.close()
+
+
+def test_an_interrupted_beginning_leaves_nothing() -> None:
+    """Ctrl-C while a server is awaited that never answers: the program ends at once, and has nothing to complain of."""
+    code = """
+import signal, socket, threading
+import asyncrl
+
+silent = socket.create_server(("127.0.0.1", 0))
+main = threading.main_thread()
+
+def interrupt():
+    peer, _ = silent.accept()
+    peer.recv(1)
+    signal.pthread_kill(main.ident, signal.SIGINT)
+    peer.recv(1 << 20)
+    main.join()
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    asyncrl.RemoteVectorEnv("CartPole-v1", 2, "127.0.0.1:%d" % silent.getsockname()[1])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted\n", "")
+
+
+def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
+    """Ctrl-C while a server of our own builds the environments: its process is gone when the exception comes."""
+    code = f"""
+import contextlib, pathlib, signal, threading, time
+import asyncrl
+
+main, mark = threading.main_thread(), pathlib.Path({str(tmp_path / "mark")!r})
+
+def servers():
+    found = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += (task / "children").read_text().split()
+    return found
+
+def interrupt():
+    while not mark.exists():
+        time.sleep(0.01)
+    print(len(servers()))
+    signal.pthread_kill(main.ident, signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    asyncrl.RemoteVectorEnv("stuck=tests.rpc.simulators:Stuck", 1, env_kwargs=dict(mark=str(mark)))
+except KeyboardInterrupt:
+    print("interrupted", servers())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\ninterrupted []\n", "")
 
 
 def test_collection_gives_the_lanes_back(server: str) -> None:
