@@ -34,6 +34,9 @@ LAKE = ["search", "--env-id", "FrozenLake-v1", "--env-kwargs", '{"is_slippery": 
         (["search", "--env-id", "CartPole-v1", "--rollout-steps", "10001"], "1 to 10000 are possible"),
         (["search", "--env-id", "CartPole-v1", "--rollout-steps", "0"], "1 to 10000 are possible"),
         (["eval", "nowhere", "--sims", "9", "--search-servers", "a:1"], "--sims, --search-servers: for --search puct"),
+        (["search", "--env-id", "CartPole-v1", "--gamma", "2"], "--gamma 2: a discount lies between 0 and 1"),
+        (["search", "--env-id", "CartPole-v1", "--search-servers", "a:1"], "--search-servers need --servers"),
+        (["eval", "nowhere", "--search", "puct", "--search-servers", "a:1"], "--search-servers need --servers"),
         (["search", "--leaf", "nowhere"], "or the directory of a run, which this is not"),
     ],
 )
