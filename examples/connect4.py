@@ -187,7 +187,8 @@ async def main(num_simulations: int = 300, depth: int = 9) -> str:
     """One game of the search (x) against a solver with a horizon (o); the moves."""
     env, solver, moves = Connect4(), Solver(), ""
     _obs, info = env.reset()
-    config = SearchConfig(num_simulations=num_simulations, leaf="rollout", discount=1.0, rng="frozen", waves=8)
+    # c1: as in the other game, rollouts are all that says which moves look good.
+    config = SearchConfig(num_simulations=num_simulations, leaf="rollout", discount=1.0, rng="frozen", waves=8, c1=5.0)
     while True:
         if env.board.player == 0:
             result = await search_env(env, config, np.random.default_rng(len(moves)), info=info)

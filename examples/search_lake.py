@@ -1,6 +1,6 @@
 """Look ahead in an environment of this process: no server, no network, nothing learned.
 
-python -m examples.search_lake                # FrozenLake that does not slip: six steps to the goal
+python -m examples.search_lake                # FrozenLake that does not slip: to the goal, if not by the shortest way
 python -m examples.search_lake 0.3            # it slips, and the search does not know when
 """
 

@@ -1,4 +1,4 @@
-"""Tic-tac-toe as an environment for two: search finds the best move, with no network.
+"""Tic-tac-toe as an environment for two, and a search that needs no network to hold its own.
 
     python -m examples.tictactoe                          # the search against itself: a draw
     envserver --env tictactoe=examples.tictactoe:make_env --num-envs 64
@@ -74,7 +74,8 @@ async def main(num_simulations: int = 400) -> list[int]:
     """One game of the search against itself; the moves."""
     env = TicTacToe()
     _obs, info = env.reset()
-    config = SearchConfig(num_simulations=num_simulations, leaf="rollout", discount=1.0, rng="frozen")
+    # Nobody says which moves look good, and rollouts are noisy: with less exploration (c1) replies go unseen.
+    config = SearchConfig(num_simulations=num_simulations, leaf="rollout", discount=1.0, rng="frozen", c1=5.0)
     moves: list[int] = []
     while True:
         result = await search_env(env, config, np.random.default_rng(len(moves)), info=info)

@@ -18,7 +18,7 @@ from rich.table import Table
 from asyncrl.cli.access import Reach
 from asyncrl.client.grpc_transport import GrpcConnector
 from asyncrl.client.loop_factory import new_event_loop
-from asyncrl.conformance import CHECKS, Result, run_checks
+from asyncrl.conformance import CHECKS, Result, refusal_of, run_checks
 from asyncrl.errors import ConfigError
 from asyncrl.wire._generated import env_pb2 as pb
 
@@ -59,6 +59,8 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError(
                 f"there is no check {name!r}; did you mean {close[0] if close else next(iter(CHECKS))!r}?"
             )
+    if options.json not in (None, "-") and not Path(options.json).parent.is_dir():
+        raise ConfigError(f"there is no directory {Path(options.json).parent} for {Path(options.json).name}")
     console = Console(stderr=options.json == "-", highlight=False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         results = runner.run(_check(options, console))
@@ -76,10 +78,15 @@ async def _check(options: CheckServer, console: Console) -> list[Result]:
         console.print(
             f"{escape(options.address)}: {escape(reply.server or 'unnamed server')}, environment {escape(env)}"
         )
+        kwargs = _kwargs(options.kwargs)
+        refused = await refusal_of(connector, env, kwargs)
+        if refused is not None:
+            # No check can say anything of a server that was right to open nothing.
+            raise ConfigError(f"--kwargs {options.kwargs}: the server opens no lane with them: {refused}")
         return await run_checks(
             connector,
             env,
-            _kwargs(options.kwargs),
+            kwargs,
             only=options.only or None,
             on_result=lambda result: _print(result, console, options.verbose),
         )

@@ -42,21 +42,16 @@ class Eval(SearchHow):
     search: Literal["off", "puct", "gumbel"] = "off"
     """Look ahead in the simulator before each action; the run's network says what states are worth."""
 
-    servers: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT,...", help_behavior_hint="(default: our own)")] = (
-        None
-    )
-    """Env servers; without them one is started as a child process."""
-
 
 def run(arguments: Sequence[str]) -> int:
     """The command; its exit status."""
     options = tyro.cli(Eval, prog="asyncrl eval", args=list(arguments))
     if options.episodes < 1 or options.num_envs < 1:
         raise ConfigError("--episodes and --num-envs are 1 or more")
-    options.check()
     if options.search == "off" and options.changed():
         names = ", ".join("--" + name.replace("_", "-") for name in options.changed())
         raise ConfigError(f"{names}: for --search puct or gumbel only")
+    options.check()
     if options.search != "off" and (options.video or options.sampled):
         raise ConfigError("--search plays what it finds best, and is not filmed: leave out --sampled and --video")
 
@@ -79,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         plan=None if options.search == "off" else plan_of(options, options.search, "", saved_config(folder)[1].gamma),
         search_servers=options.search_servers,
     )
-    access = options.access if options.servers or options.search_servers else None
+    access = options.access if options.servers else None
     playing = play_run(folder, wish, options.servers, access)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         found = runner.run(playing)

@@ -49,16 +49,24 @@ class SearchHow(Reach):
     search_servers: Annotated[
         str | None, tyro.conf.arg(metavar="HOST:PORT,...", help_behavior_hint="(default: where the environments are)")
     ] = None
-    """Env servers to look ahead on; states travel to them."""
+    """Env servers to look ahead on; states travel to them from those of --servers."""
+
+    servers: Servers = None
+    """Env servers; without them one is started as a child process."""
 
     def changed(self) -> list[str]:
-        """Names of the options of this class that are not at their defaults."""
-        own = [field for field in fields(SearchHow) if field.name in SearchHow.__annotations__]
+        """Names of the options of a search that are not at their defaults."""
+        own = [field for field in fields(SearchHow) if field.name in SearchHow.__annotations__.keys() - {"servers"}]
         return [field.name for field in own if getattr(self, field.name) != field.default]
 
     def check(self) -> None:
         if self.sims < 1 or self.waves < 1 or self.num_sampled < 0:
             raise ConfigError("--sims and --waves are 1 or more, --num-sampled is 0 or more")
+        if self.search_servers is not None and self.servers is None:
+            raise ConfigError(
+                "--search-servers need --servers, all with one --snapshot-key-file: nobody else's server believes the"
+                " states of a child process"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +105,12 @@ class Search(SearchHow):
     seed: Number = 1
     """Environment i begins with seed + i."""
 
-    servers: Servers = None
-    """Env servers; without them one is started as a child process."""
-
     def check(self) -> None:
         super().check()
         if self.episodes < 1 or self.num_envs < 1:
             raise ConfigError("--episodes and --num-envs are 1 or more")
+        if self.gamma is not None and not 0 <= self.gamma <= 1:
+            raise ConfigError(f"--gamma {self.gamma:g}: a discount lies between 0 and 1")
         if self.algorithm == "best-of" and self.leaf != "rollout":
             raise ConfigError("--algorithm best-of averages rollouts: it has no other --leaf")
         if self.rollout_steps is None:
@@ -159,7 +166,7 @@ def run(arguments: Sequence[str]) -> int:
         checkpoint=checkpoint,
         search_servers=options.search_servers,
     )
-    access = options.access if options.servers or options.search_servers else None
+    access = options.access if options.servers else None
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         played = runner.run(play_by_search(config, wish, options.servers, access, _Episodes().ended))
     _say(played, options, config.env_id)

@@ -1,6 +1,7 @@
 """`asyncrl train ALGORITHM`: one training run, from options to the last line that says where everything is.
 
-Invariants: a setting has one name and one help text, that of the configuration (test_every_setting_is_an_option);
+Invariants: a setting has one name and one help text, that of the configuration (test_every_setting_is_an_option,
+test_every_setting_has_its_help_text);
 `--preset` and `--config` stand behind the options of the command line (test_the_command_line_wins), and the settings of
 a run that is resumed by its path behind all of them (test_a_path_to_resume_brings_its_settings); a signal while torch
 is imported is a stop, too (test_E1_a_signal_before_there_is_a_run).
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +28,7 @@ from asyncrl.run.session import run_to_resume, saved_config
 from asyncrl.run.signals import StopSignals
 
 FIRST_RUN: Final = ("ppo", "--preset", "start")  # what `asyncrl train` alone does
+_SETTING: Final = re.compile(r"^    (\w+): .*?  # (.+)$", re.MULTILINE)  # a field of a configuration, and its comment
 _Servers = Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT,...", help_behavior_hint="(default: our own)")]
 _Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE.yaml", help_behavior_hint="(optional)")]
@@ -90,11 +94,27 @@ def parse(algorithm: str, arguments: Sequence[str]) -> Where:
 
 def command_type(algorithm: str) -> type[Where]:
     """The settings of the algorithm and `Where`, as one flat set of options."""
-    bases = (options.config_type(algorithm), Where)
+    config = options.config_type(algorithm)
+    # tyro looks for comments in the source of the class that it is given, and this one has none: they go into its
+    # docstring, where tyro looks first.
+    texts = "".join(f"    {name}: {text}\n" for name, text in help_texts(config).items())
     made = dataclasses.make_dataclass(
-        "Train", [], bases=bases, frozen=True, kw_only=True, namespace={"__doc__": Where.__doc__}
+        "Train",
+        [],
+        bases=(config, Where),
+        frozen=True,
+        kw_only=True,
+        namespace={"__doc__": f"{Where.__doc__}\n\nArgs:\n{texts}"},
     )
     return cast(type[Where], made)
+
+
+def help_texts(config: type[RunConfig]) -> dict[str, str]:
+    """By the name of a setting the comment behind it, where there is one."""
+    texts: dict[str, str] = {}
+    for base in reversed(config.__mro__[:-1]):
+        texts |= dict(_SETTING.findall(inspect.getsource(base)))
+    return texts
 
 
 def config_of(algorithm: str, wanted: Where) -> RunConfig:

@@ -54,7 +54,7 @@ class RunConfig:
 
     learning_rate: float = 2.5e-4  # of the optimiser
     anneal_lr: bool = True  # linearly to 0
-    optimizer: Literal["adam", "rmsprop"] = "adam"
+    optimizer: Literal["adam", "rmsprop"] = "adam"  # of the update: Adam or RMSprop
     adam_eps: float = 1e-5  # of Adam
     rms_alpha: float = 0.99  # RMSprop: decay of its running means
     rms_eps: float = 1e-5  # of RMSprop

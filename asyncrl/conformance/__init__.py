@@ -23,8 +23,10 @@ from asyncrl.conformance.bench import Bench
 from asyncrl.conformance.registry import CHECKS, Check, Result, check
 from asyncrl.conformance.verdicts import Failed, Skipped
 from asyncrl.errors import AsyncRLError
+from asyncrl.wire._generated import env_pb2 as pb
+from asyncrl.wire.envelope import Message, parse_body
 
-__all__ = ["CHECKS", "Bench", "Check", "Failed", "Result", "Skipped", "check", "run_check", "run_checks"]
+__all__ = ["CHECKS", "Bench", "Check", "Failed", "Result", "Skipped", "check", "refusal_of", "run_check", "run_checks"]
 
 CHECK_S: Final = 120.0
 # Modules of checks, which importing them has registered, in the order in which they are run.
@@ -48,6 +50,26 @@ async def run_checks(
             results.append(await run_check(each, connector, env, kwargs))
             on_result(results[-1])
     return results
+
+
+async def refusal_of(connector: Connector, env: str, kwargs: Mapping[str, Any] | None = None) -> str | None:
+    """What the server has against the arguments, in its own words; None where it has nothing, or says anything else.
+
+    Cancellation closes what is open.
+    """
+    bench = Bench(connector, env, dict(kwargs or {}))
+    try:
+        async with bench.stream() as probe:
+            await probe.send(pb.OPEN, bench.open_request().SerializeToString())
+            message = await probe.receive()
+            if isinstance(message, Message) and message.kind == pb.ERROR:
+                error = parse_body(pb.Error, message.body)
+                if error.code in (pb.BAD_KWARGS, pb.UNKNOWN_ENV):
+                    return error.text or pb.ErrorCode.Name(error.code)
+            await probe.send(pb.BYE)
+    except AsyncRLError:  # which is for the checks to tell
+        pass
+    return None
 
 
 async def run_check(each: Check, connector: Connector, env: str, kwargs: Mapping[str, Any] | None = None) -> Result:

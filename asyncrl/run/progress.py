@@ -35,8 +35,8 @@ class Progress:
         return self.learner_epoch << 32 | self.round
 
     def collected_step(self, max_ahead: int | None) -> int:
-        """Where collection goes on that may be `max_ahead` rounds ahead: what was collected of rounds that nobody trained
-        on is not part of the run; without rounds (None) it all is."""
+        """Where collection goes on that may be `max_ahead` rounds ahead: what was collected of rounds that nobody
+        trained on is not part of the run; without rounds (None) it all is."""
         return self.steps if self.collector is None or max_ahead is not None else self.collector.steps
 
     def parts(self) -> dict[str, Part]:

@@ -26,7 +26,7 @@ import numpy as np
 from asyncrl.client.fleet_lane import FleetLane
 from asyncrl.collector.act_batcher import ActBatcher, ActingStopped
 from asyncrl.collector.joining import ActRequest, Joiner, split
-from asyncrl.errors import LaneLost, LocalProtocolError, ServerRefused
+from asyncrl.errors import ConfigError, LaneLost, LocalProtocolError, ServerRefused
 from asyncrl.keyed_noise import STEP_BITS, uniform
 from asyncrl.policy import Acted, Policy
 from asyncrl.records import Array
@@ -34,7 +34,7 @@ from asyncrl.run.searching_judges import PolicyJudge, PolicyProposer
 from asyncrl.run.searching_rows import acted_of, targets_of
 from asyncrl.search import Propose, Root, SearchConfig, SearchResult, search
 from asyncrl.search.lane_actions import num_actions
-from asyncrl.search.remote import RemoteSimulator
+from asyncrl.search.remote import BAD_STATE, RemoteSimulator
 from asyncrl.wire.flags import RowState
 
 _SHARE: Final = 0x5EA2C4  # noise of its own, for which rows are searched
@@ -91,6 +91,7 @@ class SearchActor:
         assert spec is not None
         self.stats = SearchStats()
         self.simulator = RemoteSimulator(simulation_lanes, wants_obs=policy is not None, reward=wish.reward)
+        self._simulates_elsewhere = bool(simulation_lanes)
         self._lanes, self._wish, self._policy, self._spec = lanes, wish, policy, spec
         self._num_groups = min(wish.num_groups, len(lanes))
         self._expected = [True] * len(lanes)
@@ -303,4 +304,10 @@ class SearchActor:
         for result in results:
             stats.simulations += result.num_simulations
             stats.failures += result.failures
+        if not stats.simulations and self._simulates_elsewhere and set(stats.failures) == {BAD_STATE}:
+            # It is the servers, not the states: no search to come would find out more.
+            raise ConfigError(
+                f"search servers believe no state that they are sent ({stats.failures[BAD_STATE]} bad_state): give all"
+                " env servers the same --snapshot-key-file, and the same versions of the environment"
+            )
         return results

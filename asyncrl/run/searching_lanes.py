@@ -8,6 +8,7 @@ from typing import Final
 
 from asyncrl.client.connecting import addresses, connect
 from asyncrl.client.fleet_lane import FleetLane
+from asyncrl.errors import ConfigError
 from asyncrl.run.serving import Serving
 from asyncrl.search.lane_actions import check_support
 
@@ -23,6 +24,9 @@ async def simulation_lanes(
     """
     if not servers:
         return []
+    if found.embedded:
+        # Its key is its own: whoever it is that they are sent to would refuse all of its states.
+        raise ConfigError("search_servers need servers for the environments, too, all with one --snapshot-key-file")
     there = addresses(servers)
     fleet = connect(
         there,

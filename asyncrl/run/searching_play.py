@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from asyncrl.client.credentials import Access
 from asyncrl.client.fleet import Fleet
 from asyncrl.config import RunConfig
-from asyncrl.errors import AsyncRLError, CheckpointMismatch
+from asyncrl.errors import AsyncRLError, CheckpointMismatch, ConfigError
 from asyncrl.gym_spaces import space_of
 from asyncrl.learner.actor_critic import ActorCriticLearner
 from asyncrl.learner.prior_policy import prior_policy, proposing_policy
@@ -32,7 +32,7 @@ from asyncrl.run.searching import SearchActor, SearchStats, SearchWish
 from asyncrl.run.searching_lanes import simulation_lanes
 from asyncrl.run.serving import serving
 from asyncrl.search import SearchConfig
-from asyncrl.search.lane_actions import check_support
+from asyncrl.search.lane_actions import check_support, num_actions
 from asyncrl.search.local import UniformProposals
 from asyncrl.search.remote import RemoteCounts
 
@@ -69,8 +69,9 @@ async def play_by_search(
 ) -> SearchPlayed:
     """Play on `servers`, or on an env server of our own. Cancelled, it closes everything.
 
-    Raises ConfigError where the environment holds no states, CheckpointMismatch where the weights are of another one,
-    AsyncRLError where in all these episodes no simulation came back.
+    Raises ConfigError where the environment holds no states, or where the plan or the search servers do not suit it;
+    CheckpointMismatch where the weights are of another one; AsyncRLError where in all these episodes no simulation came
+    back.
     """
     num_envs = min(wish.num_envs, wish.episodes)
     settings: dict[str, Any] = {"auto_reset": False, "seed": wish.seed, "snapshots": True}
@@ -79,6 +80,12 @@ async def play_by_search(
         fleet = await stack.enter_async_context(found.fleet(num_envs=num_envs, lanes=config.lanes, **settings))
         others = await simulation_lanes(stack, found, wish.search_servers)
         check_support(fleet.lanes, exports=bool(others))
+        assert fleet.spec is not None
+        if not num_actions(fleet.spec) and not wish.plan.num_sampled:
+            raise ConfigError(
+                f"actions of {config.env_id} cannot be listed: --num-sampled (num_sampled) says how many are drawn for"
+                " each state"
+            )
         policy, reward, brief = None, None, True
         if wish.checkpoint is not None:
             policy, reward, brief = await asyncio.to_thread(_judge, config, wish, fleet)

@@ -64,6 +64,8 @@ class SearchConfig:
     def __post_init__(self) -> None:
         if self.num_simulations < 0 or self.waves < 1 or self.groups < 1 or self.max_considered < 1:
             raise ConfigError("num_simulations is at least 0; waves, groups and max_considered are at least 1")
+        if not 0 <= self.discount <= 1:
+            raise ConfigError(f"discount is {self.discount:g}: it lies between 0 and 1")
         if self.algorithm == "rollouts" and self.leaf != "rollout":
             raise ConfigError('algorithm="rollouts" averages rollouts: pass leaf="rollout" with it')
         if self.leaf == "rollout" and self.rollout_steps < 1:

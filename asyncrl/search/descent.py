@@ -3,10 +3,12 @@
 Simulations are started one after the other, one of each root at a time, and each sees those that are in flight
 already. A wave of a root closes when one would wait for another's leaf (collision: it is undone and counts for
 nothing), when the phase of the selection rule ends, or when it is full. What needs no simulator (the end of an episode,
-again) is settled on the spot. A phase has no ways that meet: its simulations are chosen first, and walk at once.
+again) is settled on the spot. A phase has no ways that meet: its simulations are chosen first, and walk at once. Where
+there is no tree nobody waits: every rollout over an action has a leaf of its own, which withers when it comes back.
 
-Invariants: no two simulations of a wave go to the same leaf (test_a_collision_closes_the_wave); waves of one are the
-sequential search, bit for bit (test_the_search_is_that_of_its_slow_twin); so is a phase that was decided on before
+Invariants: no two simulations of a wave go to the same leaf (test_a_collision_closes_the_wave); without a tree waves
+are as wide as they may be, and change no result (test_rollouts_fill_their_waves); waves of one are the sequential
+search, bit for bit (test_the_search_is_that_of_its_slow_twin); so is a phase that was decided on before
 (test_a_phase_goes_down_at_once_as_one_after_the_other).
 """
 
@@ -80,6 +82,7 @@ class Descent:
         self._attempts = np.zeros_like(budget)
         # Luck is drawn anew each time an episode's end is reached, unless it is part of the state.
         self._redraws = config.rng != "frozen"
+        self._has_tree = config.algorithm != "rollouts"
 
     def wave(self) -> Wave:
         """Start up to `waves` simulations of each root."""
@@ -93,7 +96,8 @@ class Descent:
             if not len(rows):
                 break
             action = self._selection.at_root(rows)
-            ways = self._walk(rows, action, self._forest.start(self._forest.base(rows), action))
+            child = self._forest.start(self._forest.base(rows), action)
+            ways = self._walk(rows, action, child if self._has_tree else np.zeros_like(child))
             collided = self._take_off(rows, ways, wave)
             rows = rows[~collided & (self.left[rows] > 0)]
         return wave

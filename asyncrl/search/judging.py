@@ -93,7 +93,10 @@ class Judge:
         first = leaves[0].mask
         if not self.num_actions:
             if first is None:
-                raise ConfigError("nobody says how many actions there are: give the roots a mask")
+                raise ConfigError(
+                    "nobody says how many actions there are: give the roots a mask, or set num_sampled where they"
+                    " cannot be listed"
+                )
             self.num_actions = len(first)
         mask = np.ones((len(leaves), self.num_actions), np.bool_)
         for row, leaf in enumerate(leaves):

@@ -4,13 +4,15 @@
     result = await search_env(env, SearchConfig(leaf="rollout", num_simulations=100))
     env.step(action_of(env.action_space, result))
 
-States are deep copies. What never changes need not be copied: spaces and specs are shared, and whatever attributes of
-the environment `shared` names.
+States are deep copies. What never changes need not be copied: specs are shared, bounds of spaces that nobody has drawn
+from, and whatever attributes of the environment `shared` names. A space that was drawn from is luck, and copied.
 
-Invariants: the environment that is searched from is not touched (test_searching_leaves_the_environment_alone); a state
-goes on as the environment itself would (test_copies_go_on_as_the_original), unless its luck begins anew, which is then
-all of it (test_a_search_does_not_know_how_the_coin_will_fall); environments whose copies are silently new
-ones are refused (test_environments_that_copy_as_new_ones_are_refused).
+Invariants: the environment that is searched from is not touched (test_searching_leaves_the_environment_alone,
+test_what_steps_draw_from_a_space_is_drawn_from_a_copy); a state goes on as the environment itself would
+(test_copies_go_on_as_the_original), unless its luck begins anew, which is then all of it
+(test_a_search_does_not_know_how_the_coin_will_fall); environments whose copies are silently new ones are refused
+(test_environments_that_copy_as_new_ones_are_refused); infos that say nothing are read as lanes read them
+(test_infos_that_say_nothing_are_read_alike).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import asyncio
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, SupportsFloat
+from typing import Any, Final, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -39,7 +41,8 @@ from asyncrl.search.uniform_actions import AnySpace, draws_of
 AnyEnv = gymnasium.Env[Any, Any]
 
 ACTION_MASK, TO_PLAY = "action_mask", "to_play"  # in infos
-_SHARED: Final = ("observation_space", "action_space", "spec", "metadata", "_saved_kwargs", "_cached_spec")
+_SHARED: Final = ("spec", "metadata", "_saved_kwargs", "_cached_spec")
+_FLAT: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
 _TABLES: Final = ("P", "desc", "initial_state_distrib")  # of Gymnasium's toy environments
 
 
@@ -54,7 +57,8 @@ async def search_env(
 ) -> SearchResult:
     """Search from where `env` stands. It has been reset, its episode is not over, and it is left as it is.
 
-    `obs` and `info` are what it returned last: `evaluate` needs the one, masks and players are in the other. Without
+    `obs` and `info` are what it returned last: `evaluate` needs the one, masks and players are in the other. Where an
+    environment names the player when it changes alone, `info` has to have whom it named last. Without
     `rng` every call draws the same noise. Where `config.num_sampled` is set and nobody proposes actions, they are
     uniform. Cancelled, it leaves nothing.
     """
@@ -104,7 +108,7 @@ class LocalSimulator:
     def root(self, env: AnyEnv, obs: Any = None, info: Mapping[str, Any] | None = None) -> Root:
         """A state to search from: a copy of `env` as it stands. `release` forgets it."""
         info = {} if info is None else info
-        state = _State(self._copy(env), _mask_of(info), _player_of(info))
+        state = _State(_with_own_spaces(self._copy(env)), *_said(info, None))
         self._num_roots += 1
         self._states[-self._num_roots] = state  # the search's own names are above 0
         mask = state.mask
@@ -143,7 +147,7 @@ class LocalSimulator:
             action = value_of(self._space, [leaf[step] for leaf in asked.actions])
             obs, reward, terminated, truncated, info = env.step(action)
             rewards.append(float(reward))
-            mask, to_play = _mask_of(info), _player_of(info)
+            mask, to_play = _said(info, to_play)
             if terminated or truncated:
                 break
         ended = terminated or truncated
@@ -177,18 +181,20 @@ class LocalSimulator:
             if terminated or truncated:
                 break
             discount *= how.discount
-            if info:
-                mask, mover = _mask_of(info), _player_of(info)
+            mask, mover = _said(info, mover)
         return total
 
     def _copy(self, env: AnyEnv, seed: int | None = None) -> AnyEnv:
         """With a `seed` its luck begins anew."""
         memo: dict[int, Any] = {}
         for layer in layers(env):
-            for name in self._shared:
-                if name in vars(layer):
-                    value = vars(layer)[name]
+            for name, value in vars(layer).items():
+                if name in self._shared:
                     memo[id(value)] = value
+                elif type(value) in _FLAT and value._np_random is None:
+                    # It is given its generator when it is first drawn from: each copy its own. Not by `deepcopy`,
+                    # which would copy the bounds, too.
+                    memo[id(value)] = copy.copy(value)
         num_shared = len(memo)
         copied = copy.deepcopy(env, memo)
         if seed is not None:
@@ -202,6 +208,16 @@ def layers(env: AnyEnv) -> list[AnyEnv]:
     while isinstance(found[-1], gymnasium.Wrapper):
         found.append(found[-1].env)
     return found
+
+
+def _with_own_spaces(copied: AnyEnv) -> AnyEnv:
+    """Spaces that a class declares are those of all its environments, and copies of one have them, too."""
+    for layer in layers(copied):
+        for name in ("action_space", "observation_space"):
+            of_class = getattr(type(layer), name, None)
+            if isinstance(of_class, spaces.Space) and name not in vars(layer):
+                setattr(layer, name, copy.deepcopy(of_class))
+    return copied
 
 
 # ------------------------------------------------------------------------------------------------ values and actions
@@ -251,13 +267,13 @@ def _value(space: AnySpace, leaves: list[Array]) -> Any:
     return int(leaf) if isinstance(space, spaces.Discrete) else np.asarray(leaf)
 
 
+def _said(info: Mapping[str, Any], player: int | None) -> tuple[Array | None, int | None]:
+    """Mask and player after a step, as lanes have them: no mask allows everything, no player is the same as before."""
+    return _mask_of(info), int(float(info[TO_PLAY])) if TO_PLAY in info else player
+
+
 def _mask_of(info: Mapping[str, Any]) -> Array | None:
     mask = info.get(ACTION_MASK)
     if isinstance(mask, tuple):  # as MultiDiscrete spaces take it, place by place
         return np.concatenate([np.asarray(place, np.bool_).reshape(-1) for place in mask])
     return None if mask is None else np.array(mask, np.bool_)
-
-
-def _player_of(info: Mapping[str, SupportsFloat]) -> int | None:
-    player = info.get(TO_PLAY)
-    return None if player is None else int(float(player))

@@ -44,6 +44,7 @@ FRAME_BYTES: Final = 16 * 1024 * 1024  # of a frame's states, or of the observat
 FRAME_ENTRIES: Final = 4096
 
 LANE_LOST: Final = "lane_lost"
+BAD_STATE: Final = "bad_state"  # one that came from elsewhere, and is not believed
 _QUOTA: Final = "QUOTA"
 _RNG: Final[dict[RngMode, pb.RngMode.ValueType]] = {
     "resample": pb.RESAMPLE,

@@ -56,6 +56,7 @@ class _Run:
 
     position: Position
     obs: Any  # as the environment gave it; None: no step was taken
+    player: int | None  # whoever was named last, be it some steps ago
     info: dict[Any, Any] = field(default_factory=dict)
     rewards: list[float] = field(default_factory=list)
     flags: list[int] = field(default_factory=list)
@@ -68,6 +69,8 @@ class _Run:
         self.obs, reward, terminated, truncated, self.info = env.step(action)
         self.rewards.append(reward if reward.__class__ is float else as_reward(reward))
         self.flags.append(TERMINATED if terminated else TRUNCATED if truncated else 0)
+        if self.info and TO_PLAY in self.info:
+            self.player = read_player(self.info[TO_PLAY])
         return self.rewards[-1]
 
 
@@ -116,7 +119,7 @@ class Simulator:
         if keeps:
             self._check_room(parent.nbytes)
         env = self._restored(parent, entry)
-        run = _Run(parent.position, None)
+        run = _Run(parent.position, None, parent.position.to_play)
         with _FaultsOf(self, "a simulated step"):
             left = self._pace.steps
             for action in actions:
@@ -201,9 +204,9 @@ class Simulator:
         if run.obs is None:
             return self._read_obs(self._codec.observe(env)) if before.obs is None else before.obs
         obs = self._read_obs(run.obs)
-        mask, to_play = self._said(run.info, before.to_play)
         game_return = before.game_return + sum(run.rewards)
-        run.position = Position(None, mask, to_play, game_return, before.game_length + len(run.rewards))
+        game_length = before.game_length + len(run.rewards)
+        run.position = Position(None, self._mask_of(run.info), run.player, game_return, game_length)
         return obs
 
     def _shown(self, obs: Sequence[Array], entry: SimulateEntry, steps: int) -> list[Array]:
@@ -215,15 +218,11 @@ class Simulator:
             shown[leaf] = shown[leaf][len(shown[leaf]) - steps :]
         return [np.array(part) for part in shown]
 
-    def _said(self, info: dict[Any, Any], player: int | None) -> tuple[Array | None, int | None]:
-        """Mask and player after a step, as live slots have them: no mask allows everything, no player is the same."""
-        mask = None
-        if info:
-            if self._spec.mask_size and ACTION_MASK in info:
-                mask = read_mask(info[ACTION_MASK], self._spec.mask_size)
-            if TO_PLAY in info:
-                player = read_player(info[TO_PLAY])
-        return mask, player
+    def _mask_of(self, info: dict[Any, Any]) -> Array | None:
+        """After a step, as live slots have it: no mask allows everything."""
+        if info and self._spec.mask_size and ACTION_MASK in info:
+            return read_mask(info[ACTION_MASK], self._spec.mask_size)
+        return None
 
     def _save(self, entry: SimulateEntry, env: AnyEnv, run: _Run, of: tuple[Sequence[Array], Snapshot]) -> None:
         obs, parent = of
@@ -243,20 +242,19 @@ class Simulator:
     def _roll_out(self, env: AnyEnv, run: _Run, outcome: Outcome, tail: Rollout) -> None:
         """Uniform random actions to the end of the episode, or of the tail. In a game of two the return is that of who
         moves first in it."""
-        discount, mask = 1.0, run.position.mask
-        first = mover = run.position.to_play
+        discount, mask, first = 1.0, run.position.mask, run.player
         self._sampler.seed(tail.seed)
         with _FaultsOf(self, "a rollout"):
             left = self._pace.steps
             while outcome.rollout_steps < tail.steps and not run.over:
                 if not left:
                     left = self._pace.look()
-                left -= 1
+                left, mover = left - 1, run.player
                 reward = run.step(env, sample(self._sampler, mask))
                 outcome.rollout_return += discount * (reward if mover == first else -reward)
                 outcome.rollout_steps += 1
                 discount *= tail.gamma
-                mask, mover = self._said(run.info, mover)
+                mask = self._mask_of(run.info)
         outcome.rollout_ended = run.over
 
     def discard(self) -> None:

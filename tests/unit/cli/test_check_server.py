@@ -77,14 +77,20 @@ def test_json_can_have_standard_output(server: str, capsys: pytest.CaptureFixtur
         (["--env", "nosuch"], 2, "CartPole-v1, Taxi-v4"),
         (["--kwargs", "["], 2, "no JSON"),
         (["--kwargs", "3"], 2, "object"),
+        (["--kwargs", '{"foo": 1}'], 2, "foo"),
+        (["--json", "nodir/report.json"], 2, "no directory nodir for report.json"),
     ],
 )
 def test_mistakes_are_told(
     server: str, arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong alias lists those there are."""
-    assert cli.main(["check-server", server, *arguments]) == status
-    assert text in capsys.readouterr().err
+    """Before any check has run. A wrong alias lists those there are."""
+    assert cli.main(["check-server", server, *FEW, *arguments]) == status
+    shown = capsys.readouterr()
+    assert text in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert "passed" not in shown.out
+    assert "failed" not in shown.out
 
 
 def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

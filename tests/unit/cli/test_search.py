@@ -34,6 +34,9 @@ LAKE = ["search", "--env-id", "FrozenLake-v1", "--env-kwargs", '{"is_slippery": 
         (["search", "--env-id", "CartPole-v1", "--rollout-steps", "10001"], "1 to 10000 are possible"),
         (["search", "--env-id", "CartPole-v1", "--rollout-steps", "0"], "1 to 10000 are possible"),
         (["eval", "nowhere", "--sims", "9", "--search-servers", "a:1"], "--sims, --search-servers: for --search puct"),
+        (["search", "--env-id", "CartPole-v1", "--gamma", "2"], "--gamma 2: a discount lies between 0 and 1"),
+        (["search", "--env-id", "CartPole-v1", "--search-servers", "a:1"], "--search-servers need --servers"),
+        (["eval", "nowhere", "--search", "puct", "--search-servers", "a:1"], "--search-servers need --servers"),
         (["search", "--leaf", "nowhere"], "or the directory of a run, which this is not"),
     ],
 )
@@ -58,7 +61,9 @@ def test_the_best_of_rollouts_is_a_plan_too(capsys: pytest.CaptureFixture[str]) 
     short = ["--env-id", "CartPole-v1", "--env-kwargs", '{"max_episode_steps": 60}']
     arguments = ["search", *short, "--algorithm", "best-of", "--rng", "frozen", "--rollout-steps"]
     assert cli.main([*arguments, "10", "--sims", "16", "--waves", "16", "--episodes", "1", "--num-envs", "1"]) == 0
-    assert "over 1 episodes" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "over 1 episodes" in shown
+    assert "8.5 of" in shown, "two frames for each state: the rollout from itself, and sixteen at once"
 
 
 def test_a_search_that_found_nothing_is_an_error(

@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
+from tyro._docstrings import get_field_docstring
 
 from asyncrl import cli
 from asyncrl.cli import train
-from asyncrl.config import PPOConfig
+from asyncrl.config import ALGORITHMS, PPOConfig
 from asyncrl.run import options
 
 pytestmark = pytest.mark.rpc
 
 
 def test_every_setting_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its own help, not that of its neighbour."""
+    """By its own name."""
     with pytest.raises(SystemExit):
         train.parse("ppo", ["--help"])
     shown = capsys.readouterr().out
     for field in dataclasses.fields(PPOConfig):
         assert f"--{field.name.replace('_', '-')}" in shown
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_every_setting_has_its_help_text(
+    algorithm: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own, not that of its neighbour: the comment behind it, as whoever reads the sources sees it."""
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit):
+        train.parse(algorithm, ["--help"])
+    lines = " ".join(line.strip("│ ") for line in capsys.readouterr().out.splitlines())
+    shown = {part.split()[0].rstrip(","): part for part in re.split(r" --(?!no-)", " ".join(lines.split()))}
+    config = options.config_type(algorithm)
+    for field in dataclasses.fields(config):
+        text = get_field_docstring(config, field.name, ())
+        assert text, f"{field.name} has no comment"
+        assert f" {text} (" in shown[field.name.replace("_", "-")]
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:

@@ -131,3 +131,27 @@ async def test_what_cannot_be_played_is_said(ran: Ran, tmp_path: Path) -> None:
         apart = SearchPlayWish(plan=ROLLOUTS, episodes=1, search_servers=server.address)
         with pytest.raises(ConfigError, match="give all env servers the same --snapshot-key-file"):
             await play_by_search(CARTPOLE, apart, server.address)
+        with pytest.raises(ConfigError, match="need servers for the environments, too"):
+            await play_by_search(CARTPOLE, apart, None)
+    with pytest.raises(ConfigError, match="actions of Pendulum-v1 cannot be listed: --num-sampled"):
+        await play_by_search(PENDULUM, SearchPlayWish(plan=ROLLOUTS, episodes=1), None)
+
+
+async def test_states_that_nobody_believes_end_it_at_once(tmp_path: Path) -> None:
+    """Servers with a key each: an error that names the key, before an episode is over."""
+    heard: list[float] = []
+
+    def key(name: str) -> list[str]:
+        path = tmp_path / name
+        path.write_bytes(os.urandom(32))
+        path.chmod(0o600)
+        return ["--snapshot-key-file", str(path)]
+
+    async with (
+        EnvServerProcess(tmp_path, envs=["CartPole-v1"], options=key("a"), name="one") as one,
+        EnvServerProcess(tmp_path, envs=["CartPole-v1"], options=key("b"), name="two") as two,
+    ):
+        wish = SearchPlayWish(plan=ROLLOUTS, episodes=1, search_servers=two.address)
+        with pytest.raises(ConfigError, match="the same --snapshot-key-file"):
+            await play_by_search(CARTPOLE, wish, one.address, None, lambda ret, length: heard.append(ret))
+    assert not heard

@@ -17,6 +17,8 @@ from asyncrl.search import SearchConfig
         ({"waves": 0}, "at least"),
         ({"groups": 0}, "at least"),
         ({"max_considered": 0}, "at least"),
+        ({"discount": 2.0}, "discount is 2"),
+        ({"discount": -0.1}, "discount is -0.1"),
         ({"algorithm": "rollouts"}, 'leaf="rollout"'),
         ({"leaf": "rollout", "rollout_steps": 0}, "rollout_steps"),
         ({"noise_fraction": 1.5}, "between 0 and 1"),

@@ -77,6 +77,35 @@ def test_a_phase_of_gumbel_is_one_wave() -> None:
     assert [turn.leaves.tolist() for turn in descent.wave().turns] == [[1], [2], [3], [4]]
 
 
+async def test_rollouts_fill_their_waves() -> None:
+    """Without a tree nobody waits: waves of any width, failures among them, come to what one after the other does."""
+    toy = Toy(5, 4, illegal=0.0)
+    found, widths = [], []
+    for waves in (1, 6, 64):
+        simulator = ToySimulator(toy, lambda e: "env_fault" if e.seed % 7 == 0 else "")
+        config = SearchConfig(algorithm="rollouts", leaf="rollout", num_simulations=20, waves=waves)
+        [result] = await search([toy.root()], simulator, None, config, np.random.default_rng(0))
+        assert result.tree.check_valid() == (True, "")
+        assert not result.tree.in_flight.any()
+        assert result.failures
+        found.append((result.visits.tolist(), result.q.tolist(), result.root_value, result.failures))
+        widths.append([len(wave) for wave in simulator.waves[1:]])  # the first one is the root's own rollout
+    assert found[0] == found[1] == found[2]
+    assert widths == [[1] * 20, [6, 6, 6, 2], [20]]
+
+
+def test_abandoned_rollouts_were_never_started() -> None:
+    """Several over one action, too."""
+    forest, descent = descent_over(2, 8, [0.5] * 2, waves=6, algorithm="rollouts", leaf="rollout")
+    wave = descent.wave()
+    assert [turn.leaves.tolist() for turn in wave.turns] == [[n, n] for n in range(1, 7)]
+    assert forest.edge_started[0].tolist() == [3, 3]
+    descent.abandon(wave)
+    assert not forest.edge_started.any()
+    assert not forest.child.any()
+    assert forest.tree(0, certain=False).check_valid() == (True, "")
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 500), st.sampled_from(["puct", "gumbel"]), st.integers(2, 12))
 def test_a_wave_is_cut_by_its_width(seed: int, algorithm: Any, waves: int) -> None:

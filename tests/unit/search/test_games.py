@@ -377,6 +377,13 @@ async def test_tictactoe_against_itself_is_a_game() -> None:
     assert over(board)
 
 
+@pytest.mark.slow
+async def test_tictactoe_against_itself_is_a_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the example says: neither side can do better against good play."""
+    await tictactoe.main()
+    assert capsys.readouterr().out.splitlines()[-1] == "a draw"
+
+
 async def test_connect4_against_its_solver_is_a_game() -> None:
     """A short look, a near horizon: legal moves to an end."""
     moves = await connect4.main(num_simulations=10, depth=2)

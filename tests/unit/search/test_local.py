@@ -93,6 +93,64 @@ async def test_searching_leaves_the_environment_alone() -> None:
                 break
 
 
+class Drawing(gymnasium.Env[Any, Any]):
+    """Each step draws from its spaces, and pays what came of it."""
+
+    observation_space = spaces.Discrete(100)
+
+    def __init__(self) -> None:
+        self.action_space = spaces.Discrete(100)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return int(self.observation_space.sample()), float(self.action_space.sample()), False, False, {}
+
+
+class Noisy(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Plays what its own space draws."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = spaces.Discrete(4)
+
+    def action(self, _action: int) -> int:
+        return int(self.action_space.sample())
+
+
+@pytest.mark.parametrize("rng", ["resample", "frozen"])
+async def test_what_steps_draw_from_a_space_is_drawn_from_a_copy(rng: Any) -> None:
+    """Spaces of an environment, of its class and of a wrapper go on as if nobody had searched."""
+    config = SearchConfig(leaf="rollout", num_simulations=10, rollout_steps=5, rng=rng)
+
+    async def futures(searches: bool) -> list[Any]:
+        drawing, lake = Drawing(), Noisy(gymnasium.make("FrozenLake-v1", is_slippery=False))
+        Drawing.observation_space.seed(1)
+        found: list[Any] = []
+        for env in (drawing, lake):
+            env.reset(seed=1)
+            env.action_space.seed(1)
+            for _ in range(6):
+                if searches:
+                    await search_env(env, config)
+                found.append(env.step(0)[:3])
+                if found[-1][2]:
+                    break
+        return found
+
+    assert await futures(True) == await futures(False)
+
+
+async def test_a_space_that_nobody_drew_from_stays_one() -> None:
+    """A copy that draws from it makes the generator for itself."""
+    env = Drawing()
+    env.reset(seed=1)
+    await search_env(env, SearchConfig(leaf="rollout", num_simulations=3, rollout_steps=3))
+    assert env.action_space._np_random is None
+
+
 async def test_luck_is_drawn_by_the_seed() -> None:
     """resample: the same seed gives the same step from the same state, other seeds other ones; frozen knows no seed."""
     env = made("FrozenLake-v1")

@@ -40,14 +40,13 @@ SOURCES: dict[str, Source] = {
     "random_state_of_another_kind": lambda env: env.sources.other_state.normal(),
     "bit_generator": lambda env: env.sources.bits.random_raw() / 2.0**64,
     "random": lambda env: env.sources.plain[0].random(),
+    "space": lambda env: float(env.action_space.sample()),
+    "nested_space": lambda env: float(env.observation_space["coin"].sample()),
 }
 
 
 class Coin(gymnasium.Env[Any, Any]):
     """Action 1 tosses a coin for 1 or -1, action 0 pays 0.1; which luck the coin has is the caller's choice."""
-
-    observation_space = spaces.Box(0, 1, (1,))
-    action_space = spaces.Discrete(2)
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -56,13 +55,15 @@ class Coin(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self.alias = self.np_random
         self.sources = Sources(seed or 0)
+        self.action_space = spaces.Discrete(2, seed=seed)
+        self.observation_space = spaces.Dict({"coin": spaces.Discrete(2)}, seed=seed)
         for draw in SOURCES.values():  # a cached half of a normal pair is part of the luck, too
             draw(self)
-        return np.zeros(1, np.float32), {}
+        return {"coin": 0}, {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         lucky = SOURCES[self.source](self) < (0 if "state" in self.source else 0.5)
-        return np.zeros(1, np.float32), (1.0 if lucky else -1.0) if action else 0.1, True, False, {}
+        return {"coin": 0}, (1.0 if lucky else -1.0) if action else 0.1, True, False, {}
 
 
 def made(source: str, seed: int) -> Coin:

@@ -22,23 +22,25 @@ from asyncrl.errors import ConfigError, LaneLost, ServerRefused
 from asyncrl.records import Array
 from asyncrl.search import Expansion, Outcome, SearchConfig, SearchResult, search
 from asyncrl.search.lane_actions import check_support
-from asyncrl.search.local import LocalSimulator
+from asyncrl.search.local import LocalSimulator, search_env
 from asyncrl.search.remote import RemoteSimulator
 from asyncrl.wire.step_rows import StepRows
 from tests.rig.processes import EnvServerProcess
 from tests.rig.proxy import FaultProxy
 from tests.rpc.serving import serving
+from tests.unit.search.terse import WORTH, Terse
 
 pytestmark = [pytest.mark.rpc, pytest.mark.timeout(60)]
 
 LAKE = 'lake=FrozenLake-v1{"is_slippery": false}'
+TERSE = "terse=tests.unit.search.terse:Terse"
 SEED = 3
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A server of CartPole and of a lake without luck."""
-    with serving("CartPole-v1", LAKE, "CliffWalking-v1", num_envs=64) as found:
+    """A server of CartPole, of a lake without luck, and of a game that says little."""
+    with serving("CartPole-v1", LAKE, "CliffWalking-v1", TERSE, num_envs=64) as found:
         yield found
 
 
@@ -124,6 +126,28 @@ async def test_remote_and_local_searches_agree(address: str) -> None:
             assert simulator.num_states == 0
             assert simulator.counts.entries == 3 * 40
         await assert_empty([*fleet.lanes, *others.lanes])
+
+
+@pytest.mark.parametrize("rng", ["frozen", "open_loop"])
+async def test_infos_that_say_nothing_are_read_alike(address: str, rng: Any) -> None:
+    """No mask: everything is allowed; no player: the same as before. In trees, in rollouts, after one step or several.
+
+    A rollout that never chose 1 would be worth 8 more: one of two million.
+    """
+    config = SearchConfig(leaf="rollout", num_simulations=24, rng=rng, discount=1.0)
+    env = Terse()
+    _obs, info = env.reset()
+    ours = await search_env(env, config, info=info)
+    async with connect(address, env="terse", num_envs=1, snapshots=True) as fleet:
+        simulator, arrival = RemoteSimulator(), await fleet.recv()
+        assert arrival.rows is not None
+        async with simulator.rooted(arrival.lane, arrival.rows, [0]) as roots:
+            [theirs] = await search(roots, simulator, None, config, np.random.default_rng(0))
+    for found in (ours, theirs):
+        assert found.tree.depth() > 3
+        assert found.q.tolist() == [WORTH, WORTH]
+        assert found.tree.check_valid() == (True, "")
+    assert_alike(ours, theirs)
 
 
 async def test_live_slots_go_on_as_if_nobody_had_searched(address: str) -> None:
