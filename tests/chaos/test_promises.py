@@ -42,7 +42,9 @@ async def _one_more_resume(fleet: Fleet, driver: Driver, what: str) -> None:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("obs_bytes", [64, 28_224], ids=["small", "atari-sized"])
+@pytest.mark.parametrize(
+    "obs_bytes", [pytest.param(64, id="small", marks=pytest.mark.slow), pytest.param(28_224, id="atari-sized")]
+)
 async def test_C1_twenty_broken_streams_lose_nothing(tmp_path: Path, obs_bytes: int) -> None:
     """RST at seeded byte offsets, inside frames too, with resume: 0 transitions lost, 0 stored twice."""
     rng = random.Random(5)

@@ -246,7 +246,7 @@ class Watch:
             assert abs(x) > 2.2 or abs(angle) > 0.1
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.slow), "async"])
 async def test_lanes_that_die_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """Four servers, a lane killed every half second: training goes on, every loss is an event, the room comes back."""
     watch = Watch(monkeypatch)

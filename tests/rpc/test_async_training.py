@@ -82,7 +82,7 @@ class Watched:
         return found
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "appo"])
+@pytest.mark.parametrize("algorithm", ["impala", pytest.param("appo", marks=pytest.mark.slow)])
 async def test_an_async_run_trains_its_budget(tmp_path: Path, server: str, algorithm: str) -> None:
     """So many updates and no more; how old data was is told step by step, and nothing was too old."""
     run = TinyRun(tmp_path, config_of(tmp_path, algorithm))

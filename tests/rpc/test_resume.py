@@ -123,7 +123,10 @@ def assert_equal(ours: Part, theirs: Part) -> None:
         assert ours == theirs
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=pytest.mark.slow if name in ("dqn", "apex") else ()) for name in ALGORITHMS],
+)
 def test_exact_resume(tmp_path: Path, algorithm: str) -> None:
     """Everything that is learned with, and the curves, equal those of a run that made its lanes anew at that round:
     weights, optimiser, generators, counters; of Q-learners also the target, the replay and its priorities."""

@@ -36,7 +36,7 @@ async def trained(path: Path, **changed: Any) -> tuple[TinyRun, dict[str, Array]
     return run, dict(run.training.learning.save().arrays)
 
 
-@pytest.mark.parametrize("search", ["exit", "ppo-aux"])
+@pytest.mark.parametrize("search", ["exit", pytest.param("ppo-aux", marks=pytest.mark.slow)])
 async def test_searched_runs_are_equal_bit_for_bit(tmp_path: Path, search: str) -> None:
     """Two runs of four rounds on servers of their own: the same weights; with another seed others."""
     _, one = await trained(tmp_path / "one", search=search)
