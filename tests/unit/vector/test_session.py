@@ -46,6 +46,8 @@ def test_an_interrupted_beginning_leaves_nothing() -> None:
 import signal, socket, threading
 import asyncrl
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what they put in the background without it
+
 silent = socket.create_server(("127.0.0.1", 0))
 main = threading.main_thread()
 
@@ -71,6 +73,8 @@ def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
     code = f"""
 import contextlib, pathlib, signal, threading, time
 import asyncrl
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as above
 
 main, mark = threading.main_thread(), pathlib.Path({str(tmp_path / "mark")!r})
 
