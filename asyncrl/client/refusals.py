@@ -45,7 +45,8 @@ def as_loss(error: ServerRefused) -> ServerRefused:
         error.code,
         error.text,
         error_id=error.error_id,
-        retryable=error.retryable,
+        # Of a lane that its server has given up meanwhile nothing says that another one would not be welcome.
+        retryable=error.retryable or error.code == "LANE_UNKNOWN",
         retry_after_s=error.retry_after_s,
         cause=error.cause or error.code.lower(),
     )

@@ -2074,7 +2074,7 @@ class Error(_message.Message):
     row: _builtins.int
     retry_after_ms: _builtins.int
     cause: _builtins.str
-    """LANE_LOST: "crash(SIGKILL)", "hang", "memory", "exit(1)", ..."""
+    """LANE_LOST: "crash(SIGKILL)", "hang", "memory", "exit(1)", "protocol", ..."""
     def __init__(
         self,
         *,

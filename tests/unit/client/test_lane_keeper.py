@@ -128,6 +128,24 @@ def test_another_spec_never_contributes_a_row() -> None:
     sim(main, servers=[{"address": "a:1"}, {"address": "b:1"}], lanes=2, give_up_s=1e6)
 
 
+def test_a_lane_that_its_server_has_given_up_is_opened_anew_at_once() -> None:
+    """The resume comes too late: that is no fault of the server, which is not left alone for it."""
+
+    async def main(rig: Rig) -> None:
+        (server,) = rig.servers
+        await rig.drive(6)
+        server.lanes.clear()
+        server.snap_all()
+        start = asyncio.get_running_loop().time()
+        while (arrival := await rig.recv()).lost is None:
+            pass
+        assert arrival.lost.cause == "lane_unknown"
+        await rig.drive(2)
+        assert asyncio.get_running_loop().time() - start < 2.0
+
+    sim(main, resumable=True)
+
+
 class Confused(LaneSpec):
     """Says that it is the other."""
 

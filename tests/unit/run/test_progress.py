@@ -37,3 +37,11 @@ def test_serials_grow_with_rounds_and_lives() -> None:
     """A later life counts more than any round of an earlier one."""
     found = [Progress(round=number, learner_epoch=epoch).serial for epoch in (1, 2) for number in (0, 1, 10**6)]
     assert found == sorted(set(found))
+
+
+def test_what_was_collected_ahead_is_of_the_run_without_rounds_alone() -> None:
+    """Whole rounds that nobody trained on are collected again; without rounds collection goes on where it was."""
+    state = CollectorState(np.zeros(2, np.int64), [], 3, 960)
+    assert Progress(steps=640, collector=state).collected_step(None) == 960
+    assert Progress(steps=640, collector=state).collected_step(2) == 640
+    assert Progress(steps=640).collected_step(None) == 640

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,21 @@ from asyncrl.run.run_dir import RunDir
 event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 
+def recorded(run: RunDir, report: Callable[[str], None]) -> BackgroundRecorder:
+    """A new run of thirty steps."""
+    recorder = BackgroundRecorder()
+    begin_recording(recorder, run, "CartPole-v1", report)
+    for step in (10, 20, 30):
+        recorder.episode(step, float(step), 10, step / 10)
+        recorder.scalars(step, {"charts/SPS": step})
+    return recorder
+
+
 def test_a_recording_goes_on_where_its_checkpoint_was(tmp_path: Path) -> None:
     """Rows past the checkpoint are taken back, those before it are told of."""
     reports: list[str] = []
     run = RunDir(tmp_path)
-    first, second = BackgroundRecorder(), BackgroundRecorder()
-    begin_recording(first, run, "CartPole-v1", reports.append)
-    for step in (10, 20, 30):
-        first.episode(step, float(step), 10, step / 10)
-        first.scalars(step, {"charts/SPS": step})
+    first, second = recorded(run, reports.append), BackgroundRecorder()
     assert first.drain()  # and no close: it was killed here
     resumed = begin_recording(second, run, "CartPole-v1", reports.append, resume=ResumeAt(20, 20))
     assert [(episode.ret, episode.step, episode.seconds) for episode in resumed] == [(10.0, 10, 1.0), (20.0, 20, 2.0)]
@@ -39,12 +46,8 @@ def test_episodes_of_what_was_collected_and_not_trained_on_stay(tmp_path: Path) 
     """Without rounds collection goes on where it was, ahead of the learner: its episodes stay."""
     reports: list[str] = []
     run = RunDir(tmp_path)
-    first, second = BackgroundRecorder(), BackgroundRecorder()
-    begin_recording(first, run, "CartPole-v1", reports.append)
-    for step in (10, 20, 30):
-        first.episode(step, float(step), 10, step / 10)
-        first.scalars(step, {"charts/SPS": step})
-    first.close()
+    recorded(run, reports.append).close()
+    second = BackgroundRecorder()
     begin_recording(second, run, "CartPole-v1", reports.append, resume=ResumeAt(10, 20))
     second.episode(25, 1.0, 5, 2.5)
     second.close()
