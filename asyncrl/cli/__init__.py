@@ -2,12 +2,14 @@
 
 Subcommands are imported when they are called, so that `--version`, `--help` and mistakes answer at once
 (test_help_pulls_in_nothing_heavy). Exit status: what the subcommand says, 1 for a typed error, 2 for a mistake on the
-command line, 130 for Ctrl-C (test_mistakes_name_the_nearest).
+command line, 130 for Ctrl-C (test_mistakes_name_the_nearest). Ctrl-C while the interpreter ends has no traceback
+(test_an_impatient_ctrl_c_has_no_traceback).
 """
 
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -26,6 +28,15 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "check-server": ("asyncrl.cli.check_server", "try on an env server what the protocol demands of it"),
     "top": ("asyncrl.cli.top", "watch env servers: capacity, use, round-trip time"),
 }
+
+
+def command() -> int:
+    """The console script: `main`, where the process has nothing else to do afterwards."""
+    try:
+        return main()
+    finally:
+        # The end of an interpreter that has imported torch takes most of a second.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

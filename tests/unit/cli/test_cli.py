@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -20,6 +21,16 @@ def test_help_pulls_in_nothing_heavy() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_impatient_ctrl_c_has_no_traceback() -> None:
+    """The second one, when everything is written and the interpreter ends: by the signal, in silence."""
+    code = (
+        "import atexit, os, signal, sys; from asyncrl.cli import command; sys.argv = ['asyncrl', '--version']; "
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT); sys.exit(command())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize("flag", ["--version", "-V", "version"])
