@@ -55,9 +55,9 @@ def _build(recipe: Recipe, wish: LaneWish, progress: Progress) -> Host:
             return _build_native(recipe, wish, progress)
         except Exception as error:
             why_not = faults.describe(error, "building it")
-            log.warning("native host of %s: %s", recipe.alias.alias, why_not, exc_info=error)
             if wish.host == pb.NATIVE:
                 raise ServerRefused("BUILD_FAILED", f"native host of {recipe.alias.alias}: {why_not}") from error
+            log.warning("native host of %s: %s", recipe.alias.alias, why_not, exc_info=error)
     if wish.host == pb.NATIVE:
         raise ServerRefused("UNSUPPORTED", f"{recipe.alias.alias} has no native host for this: {why_not}")
     return SlotsHost(recipe, wish, progress, f"slots: {why_not}")

@@ -228,7 +228,9 @@ class LaneProcess:
             self._joining = JoiningLane(alias.cores)
         try:
             return self._build(alias, wish, BuildProgress(self._socket))
-        except ServerRefused:
+        except ServerRefused as error:
+            if error.code == "BUILD_FAILED":  # which whoever runs this server may be able to mend
+                log.warning("%s", error, exc_info=error.__cause__)
             raise
         except (BrokenPipeError, ConnectionResetError):
             raise

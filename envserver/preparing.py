@@ -3,12 +3,14 @@
 Invariants: a berth is empty, prepared or lent, and a lent one comes back when its lane closes
 (test_a_lent_berth_is_prepared_again), also while others are prepared
 (test_a_berth_that_comes_back_during_a_fill_is_not_forgotten); one that can never be built ends nothing
-(test_a_berth_that_never_builds_is_tried_for_ever).
+(test_a_berth_that_never_builds_is_tried_for_ever) and keeps no other one waiting
+(test_a_berth_that_never_builds_keeps_no_other_waiting).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -93,7 +95,8 @@ class Berth:
     slots: int
     backend: LaneBackend | None = None
     lent: bool = False
-    failures: int = 0
+    failures: int = 0  # in a row
+    retry_at: float = 0.0  # of the loop's clock, after a failure
 
 
 class WarmPool:
@@ -120,17 +123,21 @@ class WarmPool:
         self._changed.set()
 
     async def fill(self) -> None:
-        """Prepare every empty berth, once, one after the other. Failures are logged and tried again later."""
-        for berth in self._berths:
+        """Prepare every empty berth whose time has come, once, one after the other. Failures are logged and tried again
+        later; those that have failed come last, since building them may take as long as is allowed."""
+        now = asyncio.get_running_loop().time
+        for berth in sorted(self._berths, key=lambda berth: berth.failures):
             if berth.backend is not None and berth.backend.exited.done():
                 berth.backend = None
-            if berth.lent or berth.backend is not None:
+            if berth.lent or berth.backend is not None or now() < berth.retry_at:
                 continue
             try:
                 berth.backend, _ = await prepare(self._start, _request(berth.env, to_json({}, "kwargs"), berth.slots))
                 berth.failures = 0
             except (ServerRefused, DeadlineExceeded) as error:
                 berth.failures += 1
+                # A float has no power of 2 past the 1023rd, which is reached in a day.
+                berth.retry_at = now() + min(2.0 ** min(berth.failures, 32), LONGEST_WAIT_S)
                 log.warning("cannot prepare %d × %s: %s", berth.slots, berth.env, error)
 
     async def run(self) -> None:
@@ -139,12 +146,10 @@ class WarmPool:
             # Before the fill: a berth that comes back during it may be one that the fill has passed already.
             self._changed.clear()
             await self.fill()
-            failures = max((berth.failures for berth in self._berths), default=0)
-            if failures:
-                # A float has no power of 2 past the 1023rd, which is reached in a day.
-                await asyncio.sleep(min(2.0 ** min(failures, 32), LONGEST_WAIT_S))
-            else:
-                await self._changed.wait()
+            retry_at = min((berth.retry_at for berth in self._berths if berth.failures), default=None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(retry_at):
+                    await self._changed.wait()
 
     def close(self) -> None:
         for berth in self._berths:

@@ -47,7 +47,10 @@ def build_slots(recipe: Recipe, slots: Sequence[Slot], record: Record, progress:
             first = error
     if template is None:
         assert first is not None
-        raise ServerRefused("BUILD_FAILED", faults.describe(first, f"creating {recipe.alias.alias}"))
+        # Of slots `record` has heard the story.
+        raise ServerRefused("BUILD_FAILED", faults.describe(first, f"creating {recipe.alias.alias}")) from (
+            None if slots else first
+        )
     return template
 
 

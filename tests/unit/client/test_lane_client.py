@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from asyncrl.client.lane_client import MAX_DAMAGED, MAX_VAIN
+from asyncrl.client.lane_carrier import MAX_DAMAGED, MAX_VAIN
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import (
     ConnectionLost,

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from asyncrl.errors import ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.changes import ChangeDecoder
 from asyncrl.wire.flags import FIRST, NO_TRANSITION
@@ -329,6 +330,23 @@ def test_a_failed_build_says_what_the_environment_said(
     assert __file__ not in error.text
     assert error.id in caplog.text
     rig.open(open_request())
+
+
+def test_a_host_that_cannot_be_built_is_in_the_log(rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    """What the client was told, and the traceback of what it came from; the client's own mistakes are not."""
+
+    def build(alias: EnvAlias, wish: LaneWish, progress: Progress) -> Host:
+        if wish.render:
+            raise ServerRefused("UNSUPPORTED", "cannot be rendered")
+        raise ServerRefused("BUILD_FAILED", "no such rom") from OSError("no such file")
+
+    rig = rigs(build)
+    assert rig.refused(pb.OPEN, open_request()).code == pb.BUILD_FAILED
+    assert "BUILD_FAILED: no such rom" in caplog.text
+    assert "OSError: no such file" in caplog.text
+    caplog.clear()
+    assert rig.refused(pb.OPEN, open_request(render=True)).code == pb.UNSUPPORTED
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("feature", [pb.FRAME_STACK, pb.CHANGES])

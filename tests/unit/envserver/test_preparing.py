@@ -9,6 +9,7 @@ import pytest
 from asyncrl.errors import DeadlineExceeded, LaneLost, ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.envelope import error_body
+from envserver import preparing
 from envserver.lane_socket import BROKEN, PREPARE, PREPARED
 from envserver.preparing import WarmPool, berths, prepare, probe
 from tests.unit.envserver.memory_lane import SPEC, MemoryBackend, settle
@@ -125,6 +126,45 @@ async def test_a_berth_that_never_builds_is_tried_for_ever() -> None:
         assert pool._berths[0].failures == 5001
         assert not running.done()
         running.cancel()
+
+
+async def test_a_berth_that_never_builds_keeps_no_other_waiting() -> None:
+    """It is not tried again before its time, and one that comes back meanwhile is prepared at once."""
+    start = Starter((pb.ERROR, error_body("BUILD_FAILED", "no ROM")))
+    pool = WarmPool(start, berths(["broken", "toy"], 2, 2))
+    broken, toy = pool._berths
+    toy.lent = True
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        await settle(50)
+        assert (broken.failures, len(start.made)) == (1, 1)
+        start.answer = (PREPARED, PREPARED_BODY)
+        pool.give_back(toy)
+        await settle(50)
+        assert toy.backend is start.made[1]
+        assert (broken.backend, len(start.made)) == (None, 2)
+        broken.retry_at = 0.0
+        pool.give_back(toy)
+        await settle(50)
+        assert broken.backend is start.made[2]
+        assert broken.failures == 0
+        running.cancel()
+
+
+async def test_a_berth_that_was_not_built_is_tried_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without anybody who gives one back."""
+    monkeypatch.setattr(preparing, "LONGEST_WAIT_S", 0.05)
+    start = Starter((pb.ERROR, error_body("BUILD_FAILED", "no ROM")))
+    pool = WarmPool(start, berths(["toy"], 1, 1))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        await settle(50)
+        start.answer = (PREPARED, PREPARED_BODY)
+        async with asyncio.timeout(10):
+            while pool._berths[0].backend is None:
+                await asyncio.sleep(0.01)
+        running.cancel()
+    assert len(start.made) == 2
 
 
 @pytest.mark.parametrize(("num_envs", "lanes"), [(1, 1), (7, 3), (64, 6), (5, 5)])

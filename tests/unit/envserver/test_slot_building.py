@@ -45,9 +45,14 @@ def test_slots_that_fail_are_recorded_and_the_others_built() -> None:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_a_lane_of_which_nothing_can_be_built_is_refused(count: int) -> None:
-    """With the first reason, also where a lane without slots only wants a spec."""
-    with pytest.raises(ServerRefused, match=r"BUILD_FAILED.*creating scripted raised RuntimeError"):
-        build_slots(scripted({"build:*": "raise"}), slots(count), lambda *_: None, lambda *_: None)
+    """With the first reason, also where a lane without slots only wants a spec. Its story is told once."""
+    told: list[Exception] = []
+    with pytest.raises(ServerRefused, match=r"BUILD_FAILED.*creating scripted raised RuntimeError") as refused:
+        build_slots(
+            scripted({"build:*": "raise"}), slots(count), lambda _r, _s, error, _d: told.append(error), lambda *_: None
+        )
+    assert len(told) == count
+    assert isinstance(refused.value.__cause__, RuntimeError) == (count == 0)
 
 
 def test_an_environment_of_other_spaces_is_a_fault() -> None:
