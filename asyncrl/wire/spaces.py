@@ -106,7 +106,7 @@ class SpaceSpec:
     def path(self, index: int) -> str:
         """Slash-joined keys from the root; empty for the root itself."""
         keys: list[str] = []
-        while index >= 0 and self.nodes[index].parent >= 0:
+        while self.nodes[index].parent >= 0:
             keys.append(self.nodes[index].key)
             index = self.nodes[index].parent
         return "/".join(reversed(keys))

@@ -168,6 +168,21 @@ async def test_a_message_over_the_limit_is_the_peers_fault() -> None:
         await connector.close()
 
 
+async def test_a_server_that_has_enough_of_us_is_a_lost_connection() -> None:
+    """RESOURCE_EXHAUSTED of any other kind, such as a proxy's or "too many pings": a new stream may be welcome."""
+
+    async def enough(context: Context) -> None:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams")
+
+    async with grpc_toy(enough) as toy:
+        connector = GrpcConnector(toy.address)
+        transport = await connector.open_stream()
+        with pytest.raises(ConnectionLost, match="too many streams"):
+            await transport.recv_frame()
+        await transport.close()
+        await connector.close()
+
+
 async def test_nobody_there_shows_in_the_first_read() -> None:
     """`open_stream` returns at once; reading says that nothing listens."""
     with socket.socket() as free:

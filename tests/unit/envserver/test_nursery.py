@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from envserver.child_process import start_nursery
 from envserver.launching import NurseryLauncher
 from envserver.registry import Registry, parse_env_option
 from tests.unit.envserver.watching import descriptors, gone, is_alive, pss_kib, status
@@ -45,6 +47,17 @@ def test_the_nursery_stays_light() -> None:
         code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert ran.stdout.strip() == "[]", (module, ran.stdout)
+
+
+def test_a_nursery_without_its_server_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    """The control socket's end is how it is told to end: nothing that anybody should read about."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        nursery = start_nursery(theirs.fileno(), Registry([parse_env_option("CartPole-v1")]), [])
+        theirs.close()
+        assert json.loads(ours.recv(4096)) == {"ready": True}
+    assert nursery.wait(20) == 0
+    assert capfd.readouterr().err == ""
 
 
 async def test_a_module_that_cannot_be_imported_stops_only_its_own_lanes() -> None:
