@@ -451,3 +451,51 @@ def test_no_stream_in_time_is_a_failed_connection() -> None:
             assert 30 < asyncio.get_running_loop().time() < 45
 
     sim(main)
+
+
+def test_a_lane_that_is_left_while_it_dials_is_not_opened() -> None:
+    """The stream comes when nobody wants it any more: it is closed, and nothing of the lane was sent."""
+
+    async def main() -> None:
+        async with rig() as each:
+            await asyncio.sleep(0)
+            assert each.server.dials == 0  # under way
+            each.lane.leave()
+            async with asyncio.timeout(5):
+                await each.over.wait()
+            assert each.ended is None
+            assert each.server.dials == 1
+            assert not each.server.all_lanes
+
+    sim(main)
+
+
+def test_the_deadline_begins_anew_with_the_resumed_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RESUMED took most of it on its way; the request travels only after that, and its server has all of it."""
+
+    async def main() -> None:
+        async with rig(timers=LaneTimers(step_s=2.0, grace_s=0.5)) as each:
+            await each.owner.have(1)
+            dial = each.server.open_stream
+
+            async def held() -> ToyStream:
+                stream = await dial()
+                stream.s2c.change(held=True)
+                return stream
+
+            monkeypatch.setattr(each.server, "open_stream", held)
+            each.server.hold_replies = True
+            each.step(1)
+            await asyncio.sleep(0.1)
+            each.server.snap_all()
+            await asyncio.sleep(2.0)
+            (stream,) = each.server.streams
+            stream.s2c.change(held=False)
+            await asyncio.sleep(1.9)
+            (lane,) = each.server.all_lanes
+            lane.answer_all()
+            await each.owner.have(2)
+            assert each.owner.resumed == ["server_lost"]
+            assert each.rewards == [1.0]
+
+    sim(main)

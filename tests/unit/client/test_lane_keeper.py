@@ -106,6 +106,26 @@ def test_a_lane_that_was_given_up_is_given_back() -> None:
     sim(main, servers=[{"capacity": 4}], resumable=True, timers=LaneTimers(step_s=1.0))
 
 
+def test_a_lane_of_an_earlier_process_is_not_given_back() -> None:
+    """Its server has been started again, and is full of somebody else's lanes: ours died with the process before."""
+
+    async def main(rig: Rig) -> None:
+        (toy,) = rig.servers
+        await rig.drive(3)
+        toy.die()
+        toy.capacity = 2
+        toy.restart("boot-2")
+        while (await rig.recv()).lost is None:
+            pass
+        dials = toy.dials
+        await asyncio.sleep(20.0)
+        assert toy.dials == dials
+        toy.capacity = 4
+        await rig.drive(3)
+
+    sim(main, servers=[{"capacity": 4}], resumable=True)
+
+
 def test_another_spec_never_contributes_a_row() -> None:
     """A server that comes back with another environment under the alias is left alone; the fleet goes on without."""
 

@@ -49,6 +49,19 @@ async def test_probe_gives_the_process_back() -> None:
     assert start.made[0].closed
 
 
+async def test_news_of_the_building_are_no_answer() -> None:
+    """A process tells how far it is before it says what it has built."""
+    start = Starter("hang")
+    preparation = asyncio.create_task(prepare(start, pb.Open(env="toy")))
+    await settle()
+    start.made[0].on_message(pb.EVENT, 0, pb.Event(kind=pb.BUILDING, step=1, total=4).SerializeToString())
+    await settle()
+    assert not preparation.done()
+    start.made[0].on_message(PREPARED, 0, PREPARED_BODY)
+    backend, opened = await preparation
+    assert (backend, opened.spec_hash) == (start.made[0], SPEC.hash())
+
+
 async def test_failures_are_typed_and_leave_no_process() -> None:
     """An error of the environment, a death and a hang while building: each its own error, each process closed."""
     for answer, expected in (
