@@ -13,6 +13,9 @@ TYPED = $(foreach folder,asyncrl envserver tests examples benchmarks,$(if $(shel
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 FAST := -m "not slow and not nightly"
 
+# `setup` has nothing compiled in advance: without files for it every process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import linecache
 import logging
 import os
 import sys
@@ -30,6 +31,9 @@ BYTES_FROM_OUTSIDE = ("rpc", "chaos", "sim", "net_root")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "trips: touches the pickle tripwire on purpose")
     config.addinivalue_line("markers", "unheard: leaves an exception to asyncio's log on purpose")
+    # asyncio's debug mode keeps a stack of each handle, and for that asks after the file of each frame: a fifth of the
+    # time of tests that train. Sources do not change while tests run.
+    linecache.checkcache = lambda filename=None: None
     # How fast the machine is says nothing of the code. The rest is Hypothesis's own profile, another one under CI.
     slow_too = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile(
