@@ -31,7 +31,7 @@ BYTES_FROM_OUTSIDE = ("rpc", "chaos", "sim", "net_root")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "trips: touches the pickle tripwire on purpose")
     config.addinivalue_line("markers", "unheard: leaves an exception to asyncio's log on purpose")
-    # asyncio's debug mode keeps a stack of each handle, and for that asks after the file of each frame: a fifth of the
+    # asyncio's debug mode keeps a stack of each handle, and asks after the file of each of its frames: a tenth of the
     # time of tests that train. Sources do not change while tests run.
     linecache.checkcache = lambda filename=None: None
     # How fast the machine is says nothing of the code. The rest is Hypothesis's own profile, another one under CI.
@@ -42,10 +42,21 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("any speed")
 
 
+_frozen_modules = 0
+
+
 def pytest_collection_finish() -> None:
-    """What was imported stays: no collection looks at it again, which takes a fifth of a second each time."""
     gc.collect()
-    gc.freeze()
+    _freeze_imports()
+
+
+def _freeze_imports() -> None:
+    """What was imported stays: no collection looks at it again, which takes a fifth of a second each time. Tests import
+    more, such as matplotlib with their first picture."""
+    global _frozen_modules
+    if len(sys.modules) != _frozen_modules:
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
 
 
 def pytest_asyncio_loop_factories(
@@ -103,6 +114,7 @@ def no_unheard_exception(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         if _marked(request):
             gc.collect()  # a task's exception is found to be unheard of when the task is collected
+            _freeze_imports()
     finally:
         logger.removeHandler(listener)
     if listener.heard and not request.node.get_closest_marker("unheard"):
