@@ -15,10 +15,7 @@ from asyncrl.client.lane_context import LaneContext
 from asyncrl.client.seams import LoopClock
 from asyncrl.client.server_link import ServerLink
 from asyncrl.client.timing import LaneTimers
-from asyncrl.errors import (
-    AsyncRLError,
-    ServerRefused,
-)
+from asyncrl.errors import AsyncRLError, LaneLost, ServerRefused
 from asyncrl.wire import handshake
 from asyncrl.wire._generated import env_pb2 as pb
 from asyncrl.wire.flags import RowTracker
@@ -101,6 +98,12 @@ class Rig:
             self.ended = error
         finally:
             self.over.set()
+
+    async def loss(self) -> str:
+        """The cause, once the lane is lost."""
+        await self.over.wait()
+        assert isinstance(self.ended, LaneLost), self.ended
+        return self.ended.cause
 
     def step(self, number: int) -> None:
         self.lane.step([np.full(B, number, np.int64)])

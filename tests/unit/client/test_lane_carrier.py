@@ -117,9 +117,7 @@ def test_the_resume_window_ends() -> None:
             each.step(1)
             each.server.up = False
             each.server.snap_all()
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "server_lost"
+            assert await each.loss() == "server_lost"
             assert 30 < asyncio.get_running_loop().time() < 45
             assert each.lane.unanswered == 1
 
@@ -135,9 +133,7 @@ def test_a_restarted_server_is_not_asked_to_resume() -> None:
             dials = each.server.dials
             each.server.die()
             each.server.restart("boot-2")
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "server_lost"
+            assert await each.loss() == "server_lost"
             assert each.server.dials == dials
             assert asyncio.get_running_loop().time() < 1.0
 
@@ -168,9 +164,7 @@ def test_a_lane_that_is_not_resumable_is_lost_at_once() -> None:
             await each.owner.have(1)
             start = asyncio.get_running_loop().time()
             each.server.snap_all()
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "server_lost"
+            assert await each.loss() == "server_lost"
             assert asyncio.get_running_loop().time() - start < 0.01
 
     sim(main)
@@ -199,9 +193,7 @@ def test_every_end_is_one_typed_error(name: str, mangle: Callable[[int, bytes], 
             await each.owner.have(1)
             each.server.mangle = mangle
             each.step(1)
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "protocol"
+            assert await each.loss() == "protocol"
             assert len(each.owner.rows) == 1
             await asyncio.sleep(2.0)
             assert each.server.byes == 1
@@ -382,9 +374,7 @@ def test_bye_of_the_server_is_a_loss() -> None:
         async with rig() as each:
             await each.owner.have(1)
             each.server.push(pb.BYE, pb.Bye(reason="drained").SerializeToString())
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "server_closed"
+            assert await each.loss() == "server_closed"
 
     sim(main)
 

@@ -152,9 +152,7 @@ def test_illegal_messages_end_the_lane(frame: Message) -> None:
         async with rig() as each:
             await each.owner.have(1)
             each.server.streams[-1].s2c.put(to_frames(frame, True)[0])
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "protocol"
+            assert await each.loss() == "protocol"
 
     sim(main)
 
@@ -168,9 +166,7 @@ def test_a_lost_lane_brings_its_cause() -> None:
             each.step(1)
             await asyncio.sleep(0.01)
             each.server.lose_lanes("crash(SIGSEGV)")
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "crash(SIGSEGV)"
+            assert await each.loss() == "crash(SIGSEGV)"
             assert each.rewards == [1]
 
     sim(main)
@@ -258,9 +254,7 @@ def test_a_step_without_rows_costs_the_lane(code: str) -> None:
             await each.owner.have(1)
             each.server.refuse_next = error_body(code, "it raised", cause="why" if code == "LANE_LOST" else "")
             each.step(1)
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == ("why" if code == "LANE_LOST" else code.lower())
+            assert await each.loss() == ("why" if code == "LANE_LOST" else code.lower())
 
     sim(main)
 

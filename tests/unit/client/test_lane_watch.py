@@ -8,7 +8,6 @@ from typing import Any
 from asyncrl.client.timing import LaneTimers
 from asyncrl.errors import (
     ConnectionFailed,
-    LaneLost,
 )
 from asyncrl.wire._generated import env_pb2 as pb
 from tests.unit.client.lane_rig import rig, sim
@@ -54,9 +53,7 @@ def test_a_stalled_peer_that_cannot_resume_is_lost_as_stalled() -> None:
         async with rig(address="127.0.0.1:1", resumable=False) as each:
             await each.owner.have(1)
             each.server.streams[0].hole()
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "stalled"
+            assert await each.loss() == "stalled"
 
     sim(main)
 
@@ -87,9 +84,7 @@ def test_an_overdue_reply_ends_the_lane() -> None:
             each.server.hold_replies = True
             start = asyncio.get_running_loop().time()
             each.step(1)
-            await each.over.wait()
-            assert isinstance(each.ended, LaneLost)
-            assert each.ended.cause == "deadline"
+            assert await each.loss() == "deadline"
             assert 35.0 <= asyncio.get_running_loop().time() - start < 37.0
             assert each.server.byes == 1
 
