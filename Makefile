@@ -51,7 +51,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)
 
 types: $(STAMP)
-	$(BIN)/mypy $(TYPED)
+	$(BIN)/mypy --num-workers auto $(TYPED)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -40,8 +39,11 @@ def register_when_imported() -> None:
         sys.meta_path.insert(0, _AfterGymnasium())
 
 
-class _AfterGymnasium(MetaPathFinder):
-    """Waits for the import of Gymnasium, registers behind it, and is gone."""
+class _AfterGymnasium:
+    """Waits for the import of Gymnasium, registers behind it, and is gone.
+
+    A finder without the base class of finders, whose module takes longer to import than all of this package.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -34,9 +34,9 @@ NUM_SERVERS = 4
 @contextmanager
 def env_server(num_envs: int) -> Iterator[tuple[int, str]]:
     """Its process id and its address."""
-    command = [sys.executable, "-m", "envserver", "--embedded", "--env", "CartPole-v1", "--num-envs", str(num_envs)]
+    options = {"env": ["CartPole-v1"], "num_envs": num_envs, "listen": ["127.0.0.1:0"]}
     with subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0"],
+        [sys.executable, "-m", "envserver.embedded", json.dumps(options)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from envserver.lane_log import LaneLog
-from envserver.lane_socket import LaneProtocol
+from envserver.lane_protocol import LaneProtocol
 
 LOG_BYTES: Final = 64 * 1024
 CLOSE_S: Final = 2.0

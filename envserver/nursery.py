@@ -11,7 +11,7 @@ Invariants: when the control socket closes, every lane's process group is killed
 (test_nothing_outlives_a_killed_parent); grandchildren die with their lane
 (test_grandchildren_die_with_their_lane), in whatever session they are (test_what_left_the_group_dies_with_its_lane),
 and with no other one (test_a_daemon_lives_as_long_as_its_lane); a lane holds no descriptor of the nursery's
-(test_a_lane_inherits_no_socket); neither grpc nor torch is imported here (test_the_nursery_stays_light).
+(test_a_lane_inherits_no_socket); neither grpc, torch nor asyncio is imported here (test_the_nursery_stays_light).
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class EmbeddedServer:
             async with connect(server.address, env="CartPole-v1", num_envs=8) as fleet:
                 ...
 
-    `kwargs` go to the environment's constructor; `options` are further options of `envserver`, such as {"warm": ""}.
+    `kwargs` go to the environment's constructor; `options` are further ones of `envserver`, with underscores, such as
+    {"warm": True, "quota": ["lease_s=20"]}.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class EmbeddedServer:
         num_envs: int,
         *,
         kwargs: Mapping[str, Any] | None = None,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
         start_s: float = START_S,
     ) -> None:
         self.address = ""
@@ -155,10 +156,8 @@ class EmbeddedServer:
             self._listen_at = self.address  # the port that the system chose
 
     async def _spawn(self) -> None:
-        command = [sys.executable, "-m", "envserver", "--embedded", "--env", self._env]
-        command += ["--num-envs", str(self._num_envs), "--listen", self._listen_at]
-        for name, value in self._options.items():
-            command += [f"--{name}", *([value] if value else [])]
+        options = {"env": [self._env], "num_envs": self._num_envs, "listen": [self._listen_at], **self._options}
+        command = [sys.executable, "-m", "envserver.embedded", json.dumps(options)]
         try:
             self._process = await ChildProcess.start(command, self._log)
         except OSError as error:

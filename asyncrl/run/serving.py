@@ -85,7 +85,7 @@ async def serving(
         return
     threads = lane_threads(config)
     kwargs = ({"$threads": threads} if threads else {}) | config.kwargs
-    options = {} if core is None else {"core": str(core.core)}
+    options = {} if core is None else {"core": core.core}
     async with EmbeddedServer(config.env_id, num_envs, kwargs=kwargs, options=options) as server:
         # It has the kwargs; the fleets need not ask for them.
         yield Serving([server.address], config.env_id.partition("=")[0], {}, None, True, takes_turns, threads, core)

@@ -28,7 +28,7 @@ from asyncrl.client.scheduling import Scheduling, scheduled
 from benchmarks.ceilings.bare_grpc import METHOD, bare_channel, bare_server, run_loop
 from benchmarks.measuring import MeasuredRun, RunSettings, Window
 from benchmarks.native_env import TransitionCounter, make_native
-from envserver.cli import schedule_for_throughput
+from envserver.running import schedule_for_throughput
 
 START = b"\0"
 

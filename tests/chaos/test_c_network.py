@@ -21,7 +21,9 @@ TIMERS = LaneTimers(ping_every_s=0.3, pong_within_s=1.5, step_s=20)
 WINDOW_S = 4
 
 
-@pytest.mark.parametrize("direction", ["both", "to_server", "to_client"])
+@pytest.mark.parametrize(
+    "direction", ["both", *(pytest.param(one, marks=pytest.mark.slow) for one in ("to_server", "to_client"))]
+)
 @pytest.mark.parametrize("heals", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["heals", "stays"])
 async def test_C2_C3_a_hole_is_noticed_and_survived(tmp_path: Path, direction: str, heals: bool) -> None:
     """Silence is noticed by pings; healed within the resume window nothing is lost, later the episodes are cut."""

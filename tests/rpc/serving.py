@@ -12,9 +12,8 @@ from contextlib import contextmanager
 @contextmanager
 def served(*envs: str, num_envs: int = 64) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and the address of a server with these `--env` options."""
-    command = [sys.executable, "-m", "envserver", "--embedded", "--listen", "127.0.0.1:0", "--num-envs", str(num_envs)]
-    for env in envs:
-        command += ["--env", env]
+    options = {"env": envs, "num_envs": num_envs, "listen": ["127.0.0.1:0"]}
+    command = [sys.executable, "-m", "envserver.embedded", json.dumps(options)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -52,6 +52,7 @@ async def test_the_env_server_conforms(server: str, env: str) -> None:
     assert len(results) == len(CHECKS)
 
 
+@pytest.mark.slow
 async def test_sticky_actions_pass_the_checks_of_looking_ahead_and_of_stacks() -> None:
     """Lanes that are opened with snapshots draw them outside of ALE: the checks compare such lanes with their like."""
     names = {each.name for each in CHECKS.values() if each.function.__module__ in (looking.__name__, stacking.__name__)}

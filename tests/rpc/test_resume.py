@@ -125,7 +125,7 @@ def assert_equal(ours: Part, theirs: Part) -> None:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(name, marks=pytest.mark.slow if name in ("dqn", "apex") else ()) for name in ALGORITHMS],
+    [pytest.param(name, marks=pytest.mark.slow if name in ("impala", "dqn", "apex") else ()) for name in ALGORITHMS],
 )
 def test_exact_resume(tmp_path: Path, algorithm: str) -> None:
     """Everything that is learned with, and the curves, equal those of a run that made its lanes anew at that round:

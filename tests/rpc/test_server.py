@@ -218,7 +218,8 @@ async def test_a_second_server_on_the_port_fails_loudly(tmp_path: Path) -> None:
 
 async def test_an_embedded_server_ends_with_its_parent(tmp_path: Path) -> None:
     """When the pipe on its standard input closes, for whatever reason, the server ends with status 0."""
-    command = [sys.executable, "-m", "envserver", "--embedded", "--env", "CartPole-v1", "--listen", "127.0.0.1:0"]
+    options = {"env": ["CartPole-v1"], "listen": ["127.0.0.1:0"]}
+    command = [sys.executable, "-m", "envserver.embedded", json.dumps(options)]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -91,7 +91,7 @@ async def test_loopback_where_there_are_no_unix_sockets(monkeypatch: pytest.Monk
 async def test_a_failed_start_shows_the_last_words() -> None:
     """A setting that cannot be: the stage, the status, and what the child said about it."""
     with pytest.raises(ConnectionFailed, match=r"failed at start: it exited with status 2\n.*last words") as caught:
-        async with EmbeddedServer("CartPole-v1", 1, options={"lanes": "7"}):
+        async with EmbeddedServer("CartPole-v1", 1, options={"lanes": 7}):
             pass
     assert caught.value.stage == "start"
     assert "--lanes 7" in str(caught.value)

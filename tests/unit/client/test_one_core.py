@@ -170,7 +170,7 @@ async def test_only_brief_steps_join_the_server(env: str, joins: bool) -> None:
     """A lane has all cores while it is built and measured; one whose steps take 2 ms keeps them."""
     everywhere = os.sched_getaffinity(0)
     core = max(everywhere)
-    async with EmbeddedServer(env, 1, options={"core": str(core)}) as server:
+    async with EmbeddedServer(env, 1, options={"core": core}) as server:
         threads = [int(each.name) for each in Path(f"/proc/{server.pid}/task").iterdir()]
         assert {frozenset(os.sched_getaffinity(thread)) for thread in threads} == {frozenset({core})}
         async with connect(server.address, env=env.partition("=")[0], num_envs=1) as fleet:

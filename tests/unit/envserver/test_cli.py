@@ -9,17 +9,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tyro
 
-from asyncrl.errors import ConfigError, ServerRefused
 from envserver import auth, cli, server
-from envserver.cli import Serve, config_from, main, quotas_from, registry_from
+from envserver.cli import Serve, main
 from envserver.config import Quotas, ServerConfig
-
-SCHEMA = {"properties": {"size": {"type": "integer", "minimum": 1, "maximum": 64}}}
+from envserver.options import Options, config_from
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -28,8 +25,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, env=settings, check=False)
 
 
-def options(*arguments: str) -> Serve:
-    return tyro.cli(Serve, args=list(arguments))
+def options(*arguments: str) -> Options:
+    return Options(**vars(tyro.cli(Serve, args=list(arguments))))
 
 
 def test_help_pulls_in_nothing_heavy() -> None:
@@ -113,7 +110,7 @@ def test_options_become_settings() -> None:
     """Every option arrives in the config."""
     line = (
         "--env CartPole-v1 --env pole=CartPole-v1 --num-envs 5 --lanes 2 --warm --listen 127.0.0.1:1 --listen [::1]:2 "
-        "--token-file t --tls-cert c --tls-key k --tls-client-ca a --embedded --drain-s 0.5 --launcher exec "
+        "--token-file t --tls-cert c --tls-key k --tls-client-ca a --drain-s 0.5 --launcher exec "
         "--quota lease_s=3 --quota lane_memory_bytes=7"
     )
     config = config_from(options(*line.split()))
@@ -128,7 +125,6 @@ def test_options_become_settings() -> None:
         tls_cert="c",
         tls_key="k",
         tls_client_ca="a",
-        embedded=True,
         drain_s=0.5,
         launcher="exec",
         quotas=Quotas(lease_s=3.0, lane_memory_bytes=7),
@@ -140,89 +136,6 @@ def test_without_options_the_defaults_hold() -> None:
     config = config_from(options("--env", "CartPole-v1"))
     assert config == ServerConfig(registry=config.registry, num_envs=64)
     assert config.listen == ("127.0.0.1:50051",)
-
-
-def test_every_quota_can_be_changed() -> None:
-    """Each bound by its own name."""
-    for name, value in vars(Quotas()).items():
-        assert getattr(quotas_from([f"{name}={value + 1}"]), name) == value + 1
-
-
-def schema_file(folder: Path, value: Any) -> str:
-    path = folder / "schema.json"
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
-    return str(path)
-
-
-def test_a_schema_file_is_all_that_clients_may_send(tmp_path: Path) -> None:
-    """What the file names may be sent within its bounds, and nothing of the built-in schema is left."""
-    path = schema_file(tmp_path, SCHEMA)
-    alias = registry_from(["mine=json:loads", "CartPole-v1"], [f"mine={path}"]).get("mine")
-    alias.check_kwargs({"size": 64})
-    for kwargs in ({"size": 65}, {"size": "1"}, {"max_episode_steps": 5}, {"other": 1}):
-        with pytest.raises(ServerRefused, match="BAD_KWARGS"):
-            alias.check_kwargs(kwargs)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("{", "is no JSON"),
-        ([], "write it as"),
-        ({"type": "object"}, "write it as"),
-        ({**SCHEMA, "additionalProperties": True}, "allowed and nothing else"),
-        ({"properties": {"size": {"type": "any"}}}, "needs a type"),
-        ({"properties": {"size": {"type": "integer", "$ref": "#"}}}, "$ref"),
-        ({"properties": {"fixed": {"type": "integer"}}}, "'fixed' is fixed by --env"),
-    ],
-)
-def test_a_schema_that_cannot_be_enforced_is_refused(tmp_path: Path, value: Any, says: str) -> None:
-    """Anything that would allow more than the reader of the file thinks stops the start."""
-    with pytest.raises(ConfigError) as caught:
-        registry_from(['mine=json:loads{"fixed": 1}'], [f"mine={schema_file(tmp_path, value)}"])
-    assert says in str(caught.value)
-
-
-def test_the_loop_is_uvloops_unless_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ASYNCRL_UVLOOP=0, and a machine without uvloop, give the loop of asyncio."""
-    monkeypatch.delenv("ASYNCRL_UVLOOP", raising=False)
-    uvloop = pytest.importorskip("uvloop")
-    assert cli.loop_factory() is uvloop.new_event_loop
-    monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert cli.loop_factory() is None
-    monkeypatch.undo()
-    monkeypatch.setenv("ASYNCRL_UVLOOP", "0")
-    assert cli.loop_factory() is None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies")
-@pytest.mark.parametrize(("chosen", "kept"), [("OTHER", "BATCH"), ("IDLE", "IDLE")])
-def test_a_policy_that_the_owner_chose_stays(chosen: str, kept: str) -> None:
-    """Only the default becomes SCHED_BATCH: a server that was started under `chrt --idle` stays there."""
-    code = (
-        f"import os\nos.sched_setscheduler(0, os.SCHED_{chosen}, os.sched_param(0))\n"
-        "from envserver.cli import schedule_for_throughput\nschedule_for_throughput()\n"
-        f"print(os.sched_getscheduler(0) == os.SCHED_{kept})"
-    )
-    if chosen == "OTHER" and os.sched_getscheduler(0) == os.SCHED_IDLE:
-        pytest.skip("the tests run under SCHED_IDLE, from which nobody comes back without a privilege")
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "True"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies")
-def test_a_policy_that_is_denied_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that forbids it."""
-    asked: list[int] = []
-
-    def denied(pid: int, policy: int, param: object) -> None:
-        asked.append(policy)
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_OTHER)
-    monkeypatch.setattr(os, "sched_setscheduler", denied)
-    cli.schedule_for_throughput()
-    assert asked == [os.SCHED_BATCH]
 
 
 def test_files_are_made_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,12 +154,12 @@ def test_files_are_made_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_ctrl_c_before_the_server_runs_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt while the options are read ends the command as shells expect."""
+    """An interrupt before the server runs ends the command as shells expect."""
 
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "config_from", interrupted)
+    monkeypatch.setattr(cli, "run", interrupted)
     assert main(["--env", "CartPole-v1"]) == 130
 
 

@@ -38,9 +38,9 @@ async def test_a_lane_inherits_no_socket(launcher: NurseryLauncher) -> None:
 
 
 def test_the_nursery_stays_light() -> None:
-    """Neither grpc nor torch in the nursery, no simulator in the server."""
+    """Neither grpc, torch nor an event loop in the nursery, no simulator in the server."""
     checks = {
-        "envserver.nursery": ("grpc", "torch", "gymnasium"),
+        "envserver.nursery": ("grpc", "torch", "asyncio", "gymnasium"),
         "envserver.launching": ("gymnasium", "ale_py", "torch", "envserver.lane_process"),
     }
     for module, heavy in checks.items():

@@ -71,7 +71,7 @@ def _fingerprint(tensors: Any) -> float:
     return float(sum(np.asarray(tensors[name], np.float64).sum() for name in names))
 
 
-@pytest.mark.parametrize("mode", ["sync", "lag 3", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("lag 3", marks=pytest.mark.slow), "async"])
 async def test_a_checkpoint_counts_what_its_weights_have_seen(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -97,7 +97,7 @@ async def test_a_run_judges_as_it_plays(ran: Ran) -> None:
     assert await play_run(folder, PlayWish(episodes=3, num_envs=3, plan=JUDGED)) == played[0]
 
 
-@pytest.mark.parametrize(("env_id", "length"), [("Pendulum-v1", 80), ("locks=tests.unit.search.locks:make", 10)])
+@pytest.mark.parametrize(("env_id", "length"), [("Pendulum-v1", 20), ("locks=tests.unit.search.locks:make", 10)])
 @pytest.mark.parametrize("judged", [False, True], ids=["by chance", "by the policy"])
 async def test_actions_that_cannot_be_listed_are_sampled(
     tmp_path: Path, judged: bool, env_id: str, length: int
@@ -105,7 +105,7 @@ async def test_actions_that_cannot_be_listed_are_sampled(
     """Samples of any action or of a policy's, out of what is allowed: the episodes are played, and nothing fails."""
     leaf: Literal["evaluate", "rollout"] = "evaluate" if judged else "rollout"
     plan = SearchConfig(num_simulations=6, num_sampled=4, waves=4, rng="frozen", leaf=leaf, rollout_steps=5)
-    kwargs = PENDULUM.env_kwargs if env_id == "Pendulum-v1" else "{}"
+    kwargs = '{"max_episode_steps": 20}' if env_id == "Pendulum-v1" else "{}"
     config, checkpoint = RunConfig(env_id=env_id, env_kwargs=kwargs), None
     if judged:
         tiny = tiny_config(tmp_path, env_id=env_id, env_kwargs=kwargs, total_timesteps=32, host="auto")
