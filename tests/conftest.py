@@ -16,8 +16,10 @@ import logging
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -25,21 +27,34 @@ import pytest
 from asyncrl.client.loop_factory import new_event_loop
 from tests.rig.tripwire import sitecustomize as tripwire
 
+STACK_DEPTH = 4
 BYTES_FROM_OUTSIDE = ("rpc", "chaos", "sim", "net_root")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "trips: touches the pickle tripwire on purpose")
+    config.addinivalue_line("markers", "drawn: looks at the picture of a run")
     config.addinivalue_line("markers", "unheard: leaves an exception to asyncio's log on purpose")
-    # asyncio's debug mode keeps a stack of each handle, and asks after the file of each of its frames: a tenth of the
-    # time of tests that train. Sources do not change while tests run.
-    linecache.checkcache = lambda filename=None: None
+    _keep_short_stacks()
     # How fast the machine is says nothing of the code. The rest is Hypothesis's own profile, another one under CI.
     slow_too = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile(
         "any speed", hypothesis.settings(), deadline=None, suppress_health_check=slow_too
     )
     hypothesis.settings.load_profile("any speed")
+
+
+def _keep_short_stacks() -> None:
+    """asyncio's debug mode keeps the stack of each future and handle: of futures the whole one, with its lines, after a
+    look at each of its files. That is a quarter of the time of tests that train. The innermost frames say as much;
+    their lines are read when somebody prints them, and sources do not change while tests run."""
+    whole = traceback.StackSummary.extract
+
+    def innermost(frames: Any, *, limit: int | None = None, **_rest: Any) -> traceback.StackSummary:
+        return whole(frames, limit=STACK_DEPTH if limit is None else min(limit, STACK_DEPTH), lookup_lines=False)
+
+    traceback.StackSummary.extract = innermost  # type: ignore[method-assign,assignment]
+    linecache.checkcache = lambda filename=None: None
 
 
 _frozen_modules = 0
@@ -119,6 +134,14 @@ def no_unheard_exception(request: pytest.FixtureRequest) -> Iterator[None]:
         logger.removeHandler(listener)
     if listener.heard and not request.node.get_closest_marker("unheard"):
         pytest.fail("asyncio logged what nobody raised:\n" + "\n".join(listener.heard), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def no_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs end without their picture, which takes as long as a tiny run, but in tests marked `drawn`."""
+    running = sys.modules.get("asyncrl.run.running")
+    if running is not None and not request.node.get_closest_marker("drawn"):
+        monkeypatch.setattr(running, "plot_runs", lambda runs, path: None)
 
 
 @pytest.fixture(autouse=True)

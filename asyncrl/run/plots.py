@@ -32,6 +32,11 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
 }
 BARS: Final = "share of steps by policy lag"
 COLUMNS: Final = 3
+# In inches.
+PANEL: Final = (5.2, 3.4)
+MARGINS: Final = (0.65, 0.15, 0.55, 0.3)  # of a panel: left, right, bottom, top
+TITLE: Final = 0.4
+LEGEND_LINE: Final = 0.25
 MOST_POINTS: Final = 2000  # of one line: more than there are pixels
 
 
@@ -47,9 +52,21 @@ def plot_runs(runs: Sequence[RunDir], path: Path) -> None:
         raise ConfigError(f"nothing is recorded yet in {', '.join(str(run.path) for run in runs)}")
     columns = min(COLUMNS, len(panels))
     num_rows = -(-len(panels) // columns)
-    figure = figure_module.Figure(figsize=(5.2 * columns, 3.4 * num_rows + 0.6), dpi=110, layout="constrained")
+    legend = LEGEND_LINE * -(-len(groups) // 2) if len(groups) > 1 else 0.0
+    width, height = PANEL[0] * columns, PANEL[1] * num_rows + TITLE + legend
+    figure = figure_module.Figure(figsize=(width, height), dpi=110)
     agg.FigureCanvasAgg(figure)
-    figure.suptitle(_title(groups), fontsize=12, x=0.01, ha="left")
+    figure.suptitle(_title(groups), fontsize=12, x=0.01, y=1 - 0.1 / height, ha="left")
+    left, right, bottom, top = MARGINS
+    # Places by hand: to have matplotlib look for them takes as long as all the rest.
+    figure.subplots_adjust(
+        left / width,
+        (legend + bottom) / height,
+        1 - right / width,
+        1 - (TITLE + top) / height,
+        wspace=(left + right) / (PANEL[0] - left - right),
+        hspace=(bottom + top) / (PANEL[1] - bottom - top),
+    )
     for index, title in enumerate(panels):
         axes = figure.add_subplot(num_rows, columns, index + 1)
         if title == BARS:
@@ -58,7 +75,7 @@ def plot_runs(runs: Sequence[RunDir], path: Path) -> None:
             _draw(axes, title, groups)
     if len(groups) > 1:
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
+        figure.legend(handles, labels, loc="lower left", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path, format="png")
 
 

@@ -60,6 +60,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "zoo-cartpole" in capsys.readouterr().out.split()
 
 
+@pytest.mark.drawn
 def test_the_end_says_where_things_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of three rounds: every path that it names is there, and the numbers agree with result.json."""
     arguments = ["--num-envs", "8", "--lanes", "2", "--num-steps", "32", "--total-timesteps", "800", "--seed", "3"]

@@ -106,7 +106,7 @@ async def test_an_own_server_is_told_of_threads_and_core(monkeypatch: pytest.Mon
     class Server:
         address = "unix:/x"
 
-        def __init__(self, env: str, num_envs: int, kwargs: dict[str, Any], options: dict[str, str]) -> None:
+        def __init__(self, env: str, num_envs: int, kwargs: dict[str, Any], options: dict[str, Any]) -> None:
             told.append({**kwargs, **options})
 
         async def __aenter__(self) -> Server:
@@ -124,4 +124,4 @@ async def test_an_own_server_is_told_of_threads_and_core(monkeypatch: pytest.Mon
         pass
     async with serving(PPOConfig(), None, None, 8, core=OneCore(1)):
         pass
-    assert told == [{"$threads": 2, "noop_max": 0}, {"$threads": 3}, {}, {"core": "1"}]
+    assert told == [{"$threads": 2, "noop_max": 0}, {"$threads": 3}, {}, {"core": 1}]
