@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 
 from asyncrl.errors import ServerRefused
 from asyncrl.wire._generated import env_pb2 as pb
-from asyncrl.wire.flags import FIRST, NO_TRANSITION, TERMINATED
+from asyncrl.wire.flags import FIRST, NO_TRANSITION
 from asyncrl.wire.frame_stack import Encoder, StackEncoder
 from asyncrl.wire.requests import ResetRequest
 from asyncrl.wire.step_rows import StepRows
@@ -140,12 +140,11 @@ class NativeHost:
         # A copy even of a float64 array: the environment may write into its own.
         rewards = np.array(reward, np.float64)
         ended = terminated | truncated
-        any_ended = bool(ended.any())
+        any_ended = np.count_nonzero(ended) > 0
         plain = not (any_ended or self._any_ended)
-        flags = np.zeros(self._num_slots, np.uint8)
+        flags = ended.astype(np.uint8)  # 1: TERMINATED
         if not plain:
-            np.add(flags, ended, out=flags)
-            flags[truncated & ~terminated] += TERMINATED  # 1 + 1: TRUNCATED
+            flags += truncated > terminated  # 1 + 1: TRUNCATED
             if self._any_ended:
                 self._reset_rows(flags, rewards, ended)
         rows = self._rows(obs, rewards, flags, infos)

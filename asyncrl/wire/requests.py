@@ -117,7 +117,7 @@ def check_actions(action: Sequence[Array], space: SpaceSpec) -> str | None:
 
 
 def _wrong_rows(array: Array, node: Node) -> Array | None:
-    """b1 `[B]`, or None for kinds whose every value is legal."""
+    """b1 `[B]`, or None where none is wrong."""
     if node.kind == pb.DISCRETE:
         wrong = (array < node.start) | (array >= node.start + node.n)
     elif node.kind == pb.MULTI_DISCRETE and node.nvec is not None:
@@ -128,6 +128,8 @@ def _wrong_rows(array: Array, node: Node) -> Array | None:
     elif node.kind == pb.BOX and array.dtype.kind == "f":
         wrong = np.isnan(array)
     else:
+        return None
+    if not np.count_nonzero(wrong):
         return None
     return np.asarray(np.asarray(wrong).reshape(len(array), math.prod(array.shape[1:])).any(axis=1))
 

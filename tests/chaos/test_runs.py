@@ -105,7 +105,7 @@ def is_at(run_dir: Path, moment: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 17))])
-@pytest.mark.parametrize("moment", ["made", "training", "kept"])
+@pytest.mark.parametrize("moment", ["made", "training", pytest.param("kept", marks=pytest.mark.slow)])
 def test_E1_a_signal_ends_with_a_checkpoint(tmp_path: Path, moment: str, seed: int) -> None:
     """At a seeded time after a moment, the signal to the whole group as Ctrl-C is: status 0, the last round kept.
 

@@ -51,7 +51,8 @@ def updates(tmp_path: Path) -> list[dict[str, Any]]:
     return [row for row in read_metrics(RunDir(tmp_path / "run").metrics) if "replay/ratio" in row]
 
 
-@pytest.mark.parametrize("gradient_steps", [pytest.param(3, marks=pytest.mark.slow), 16])
+@pytest.mark.slow
+@pytest.mark.parametrize("gradient_steps", [3, 16])
 def test_async_holds_the_replay_ratio(tmp_path: Path, gradient_steps: int) -> None:
     """Gradient steps per environment step are what was asked for within 1 %, at the end and on the way there."""
     run_to_the_end("apex", settings(tmp_path, "apex", gradient_steps=gradient_steps))

@@ -41,7 +41,7 @@ thread.join()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
-@pytest.mark.parametrize("mib", [4, 28])
+@pytest.mark.parametrize("mib", [pytest.param(4, marks=pytest.mark.slow), 28])
 def test_freed_memory_is_kept(mib: int) -> None:
     """Twenty blocks in a thread fault whole by default; when they are kept, a quarter at most (seen: none to two)."""
     whole = 20 * 256 * mib

@@ -148,14 +148,9 @@ def optimal_values(gamma: float) -> Array:
     return q
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({}, id="plain", marks=pytest.mark.slow),
-        pytest.param({"double": True, "prioritized": True}, id="double"),
-    ],
-)
+@pytest.mark.parametrize("changes", [{}, {"double": True, "prioritized": True}], ids=["plain", "double"])
 def test_a_table_is_learned(changes: dict[str, Any]) -> None:
     """One-hot states of CliffWalking under random actions: |Q - Q*| < .5 wherever an action was tried."""
     config = DQNConfig(

@@ -83,7 +83,12 @@ def watch_acting(patch: pytest.MonkeyPatch, note: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "on_loop"), [({}, True), ({"mode": "lag 1"}, False), ({"hidden_sizes": (2048, 2048)}, False)]
+    ("wish", "on_loop"),
+    [
+        ({}, True),
+        ({"mode": "lag 1"}, False),
+        pytest.param({"hidden_sizes": (2048, 2048)}, False, marks=pytest.mark.slow),
+    ],
 )
 async def test_acting_is_on_the_loop_where_nothing_waits(
     tmp_path: Path, server: str, wish: dict[str, Any], on_loop: bool
@@ -111,7 +116,7 @@ async def test_acting_is_on_the_loop_where_nothing_waits(
         ({}, True),
         ({"learner_threads": 2}, False),
         ({"act_threads": 2}, False),
-        ({"hidden_sizes": (2048, 2048)}, False),
+        pytest.param({"hidden_sizes": (2048, 2048)}, False, marks=pytest.mark.slow),
     ],
 )
 async def test_a_run_that_takes_turns_stays_on_one_core(

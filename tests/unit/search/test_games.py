@@ -86,7 +86,7 @@ def look(world: Solved, num_simulations: int) -> tuple[float, float]:
     return max(values) - values[result.action], max(values) - result.root_value
 
 
-@pytest.mark.parametrize("players", [1, 2])
+@pytest.mark.parametrize("players", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_best_action_of_solved_trees_is_found(players: int) -> None:
     """Exact leaf values, 16 · A² simulations, actions that differ: the best one in 95 % of random trees."""
     worlds = [solved(seed, players) for seed in range(100)]

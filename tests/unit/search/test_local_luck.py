@@ -88,7 +88,10 @@ async def test_every_generator_of_a_copy_begins_anew(source: str) -> None:
     assert abs(np.mean(tosses[0])) < 0.25  # 200 tosses: three and a half standard deviations
 
 
-@pytest.mark.parametrize("source", ["np_random", "generator", "random_state", "random"])
+@pytest.mark.parametrize(
+    "source",
+    ["np_random", "random", *(pytest.param(one, marks=pytest.mark.slow) for one in ("generator", "random_state"))],
+)
 async def test_a_search_does_not_know_how_the_coin_will_fall(source: str) -> None:
     """Over many seeds it earns no more than without foresight; who saw the coin would earn more than a half."""
     earned = []

@@ -156,7 +156,7 @@ async def test_live_slots_go_on_as_if_nobody_had_searched(address: str) -> None:
     simulator = RemoteSimulator()
     rng = np.random.default_rng(0)
     async with connect(address, **wish) as one, connect(address, **wish) as two:
-        for _ in range(30):
+        for _ in range(15):
             rows, plain = await rows_of(one), await rows_of(two)
             await searched(simulator, rows, PLAN)
             for lane, twin in zip(one.lanes, two.lanes, strict=True):
