@@ -174,7 +174,7 @@ def fleet_of(settings: RunSettings) -> Any:
         "seed": 0,
     }
     servers = None if settings.servers == "embedded" else settings.servers
-    return connect(servers, scheduling=Scheduling(settings.batch, settings.core), **env_kwargs)
+    return connect(servers, scheduling=Scheduling(settings.batch, settings.core, settings.alone), **env_kwargs)
 
 
 async def measure(settings: RunSettings) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class RunSettings:
     switch_interval_s: float | None = None
     batch: bool = True  # SCHED_BATCH for the client's threads
     core: int | None = None  # that the client's threads share
+    alone: bool = False  # gRPC's threads and the server are not on that core
 
     @staticmethod
     def from_json(text: str) -> RunSettings:

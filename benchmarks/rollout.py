@@ -59,9 +59,11 @@ class Options:
     """SCHED_BATCH for the client's threads."""
     core: int | None = None
     """The core that the client's threads share."""
+    alone: bool | None = None
+    """Keep gRPC's threads and the env server off that core."""
     repeats: int = 3
     ceilings: str | None = None
-    """Comma-separated: inline, env-only, grpc-echo; "none"."""
+    """Comma-separated: inline, inline-placed, env-only, grpc-echo; "none"."""
     peers: str | None = None
     """Comma-separated: gym-async, sb3-subproc, envpool, ray; "none"."""
     peer_python: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()

@@ -47,8 +47,8 @@ _ROLES = ("client", "server", "nursery", "lanes")
 WORKLOADS: Final = (
     Workload(
         "cartpole-mlp",
-        RunSettings(env="CartPole-v1", lanes=2, slots=256, policy="mlp", core=0),
-        ceilings=("inline", "env-only", "grpc-echo"),
+        RunSettings(env="CartPole-v1", lanes=2, slots=256, policy="mlp", core=0, alone=True),
+        ceilings=("inline", "inline-placed", "env-only", "grpc-echo"),
         peers=("gym-async", "sb3-subproc", "envpool", "ray"),
         targets=(Target("inline", 0.7), Target(BEST_SUBPROCESS, 20.0)),
     ),

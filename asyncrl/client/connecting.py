@@ -41,19 +41,22 @@ async def connect(
 
     Raises ConfigError, ConnectionFailed (naming the stage) or ServerRefused. Leaving it closes everything.
     """
+    wish = scheduling or Scheduling()
     async with AsyncExitStack() as stack:
-        if servers is None:
-            servers, settings = await _embedded(stack, settings)
-        try:
-            config = FleetConfig(**settings)
-        except TypeError as error:
-            raise ConfigError(f"connect: {error}") from None
-        # After the server of our own has been started, which must not inherit it; before gRPC starts its threads.
-        stack.enter_context(scheduled(scheduling or Scheduling()))
         connectors = []
-        for address in addresses(servers):
-            connectors.append(GrpcConnector(address, access))
-            stack.push_async_callback(connectors[-1].close)
+        with scheduled(wish, beside=True):  # which an embedded server inherits, and with `alone` gRPC's threads
+            if servers is None:
+                servers, settings = await _embedded(stack, settings)
+            try:
+                config = FleetConfig(**settings)
+            except TypeError as error:
+                raise ConfigError(f"connect: {error}") from None
+            for address in addresses(servers):
+                connectors.append(GrpcConnector(address, access))
+                stack.push_async_callback(connectors[-1].close)
+            if wish.alone:
+                connectors[0].start()
+        stack.enter_context(scheduled(wish))
         yield await stack.enter_async_context(Fleet(connectors, config, on_event=on_event))
 
 

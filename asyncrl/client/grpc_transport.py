@@ -169,6 +169,11 @@ class GrpcConnector:
         """Another connector to the same server, with channels of its own: for simulation lanes."""
         return GrpcConnector(self.address, self._access)
 
+    def start(self) -> None:
+        """Make the channel of the first stream now: gRPC's threads start with the first channel of a process, and are
+        scheduled as whoever makes it."""
+        self._lane_channels.append(_LaneChannel(self._new_channel()))
+
     async def open_stream(self) -> GrpcTransport:
         """See Connector. Returns at once; a server that is not there shows in the first read."""
         spot = next((each for each in self._lane_channels if each.streams < MAX_STREAMS), None)

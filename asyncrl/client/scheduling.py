@@ -1,4 +1,4 @@
-"""How the kernel schedules the thread of an event loop, and the threads that it starts: fewer switches, one core.
+"""How the kernel schedules the thread of an event loop, and the threads that it starts: fewer switches, fewer cores.
 
 A lane-step passes through four threads of the client. By default Linux lets each wake-up preempt whoever runs, and
 spreads the threads over all cores; each of both costs more here than it gives, because most of them want the GIL.
@@ -26,10 +26,14 @@ class Scheduling:
 
     `core`: the loop, gRPC and what the loop's thread starts afterwards share this core; the inference thread of an act
     batcher is one of those. For small networks on machines whose other cores are the env server's.
+
+    `alone`: only those that want the GIL are on that core, the loop's thread and what it starts afterwards; gRPC's
+    threads and an embedded server have the others. For a client that has as much to do as its env server.
     """
 
     batch: bool = True
     core: int | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,10 @@ _of_thread: Final[dict[int, _Wishes]] = {}  # a thread touches its own entry alo
 
 
 @contextlib.contextmanager
-def scheduled(wish: Scheduling) -> Iterator[None]:
+def scheduled(wish: Scheduling, *, beside: bool = False) -> Iterator[None]:
     """Applies to the calling thread and to those it starts meanwhile; the calling thread gets its own back once the
-    last of its wishes has ended, in whatever order they end.
+    last of its wishes has ended, in whatever order they end. `beside`: on all cores; where the wish is to have one
+    alone, on the others, if there are any.
 
     Raises OSError for a core that there is not.
     """
@@ -76,7 +81,7 @@ def scheduled(wish: Scheduling) -> Iterator[None]:
         yield
         return
     policy = os.SCHED_BATCH if wish.batch and here.policy == os.SCHED_OTHER else here.policy
-    state = ThreadState(policy, here.cores if wish.core is None else frozenset({wish.core}))
+    state = ThreadState(policy, _cores(here.cores, wish, beside))
     state.apply()
     thread = threading.get_ident()
     wishes = _of_thread.setdefault(thread, _Wishes(here, []))
@@ -85,6 +90,14 @@ def scheduled(wish: Scheduling) -> Iterator[None]:
         yield
     finally:
         _take_back(thread, wishes, state)
+
+
+def _cores(there: frozenset[int], wish: Scheduling, beside: bool) -> frozenset[int]:
+    if wish.core is None:
+        return there
+    if not beside:
+        return frozenset({wish.core})
+    return (there - {wish.core} or there) if wish.alone else there
 
 
 def _take_back(thread: int, wishes: _Wishes, state: ThreadState) -> None:

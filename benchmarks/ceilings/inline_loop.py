@@ -164,8 +164,15 @@ async def drive(lane: int, call: Any, layout: Layout, window: Window, policy: An
     call.cancel()
 
 
-async def client(address: str, settings: RunSettings, layout: Layout, policy: Any) -> MeasuredRun:
-    async with bare_channel(address) as channel:
+async def client(address: str, settings: RunSettings, layout: Layout, policy: Any, wish: Scheduling) -> MeasuredRun:
+    with scheduled(wish, beside=True):
+        opened = bare_channel(address)  # which starts gRPC's threads
+    with scheduled(wish):
+        return await turns(opened, settings, layout, policy)
+
+
+async def turns(opened: Any, settings: RunSettings, layout: Layout, policy: Any) -> MeasuredRun:
+    async with opened as channel:
         async with asyncio.timeout(30):
             await channel.channel_ready()
         window = Window(settings)
@@ -198,11 +205,11 @@ def main(settings: RunSettings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{Path(folder) / 'relay'}" if settings.unix else "127.0.0.1:50991"
         arguments = [address, settings.env, settings.lanes, settings.slots, layout.reply_bytes]
-        process = subprocess.Popen([sys.executable, "-m", __spec__.name, "relay", *map(str, arguments)])
+        wish = Scheduling(settings.batch, settings.core, settings.alone)
+        with scheduled(wish, beside=True):
+            process = subprocess.Popen([sys.executable, "-m", __spec__.name, "relay", *map(str, arguments)])
         try:
-            # Its own best: sharing one core, which helps asyncrl, would slow this down.
-            with scheduled(Scheduling(settings.batch)):
-                return run_loop(client(address, settings, layout, policy)).to_json()
+            return run_loop(client(address, settings, layout, policy, wish)).to_json()
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()

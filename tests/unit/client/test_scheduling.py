@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -83,3 +84,57 @@ async def test_a_fleet_shares_a_core_and_its_server_does_not() -> None:
         for pid in servers:
             assert (os.sched_getscheduler(pid), os.sched_getaffinity(pid)) == (os.SCHED_BATCH, before[1])
     assert now() == before
+
+
+several_cores = pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="there are no other cores"
+)
+
+
+@several_cores
+def test_what_is_beside_a_core_of_its_own_is_on_the_others() -> None:
+    """With `alone`; without it on all of them, and where there is but the one on that one."""
+    cores = os.sched_getaffinity(0)
+    core = min(cores)
+    for alone, wanted in ((True, cores - {core}), (False, cores)):
+        with scheduled(Scheduling(core=core, alone=alone), beside=True):
+            assert now() == (os.SCHED_BATCH, wanted)
+    with scheduled(Scheduling(core=core)), scheduled(Scheduling(core=core, alone=True), beside=True):
+        assert now() == (os.SCHED_BATCH, {core})
+
+
+ALONE = """
+import asyncio, os, threading
+from pathlib import Path
+from asyncrl.client.connecting import connect
+from asyncrl.client.scheduling import Scheduling
+
+def servers():
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if b"envserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+async def main():
+    cores = os.sched_getaffinity(0)
+    core = min(cores)
+    async with connect(env="CartPole-v1", num_envs=2, lanes=1, scheduling=Scheduling(core=core, alone=True)) as fleet:
+        assert (await fleet.recv()).rows is not None
+        inherited = []
+        thread = threading.Thread(target=lambda: inherited.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+        assert inherited == [os.sched_getaffinity(0)] == [{core}]
+        names = {int(each.name): (each / "comm").read_text().strip() for each in Path("/proc/self/task").iterdir()}
+        grpcs = [thread for thread, name in names.items() if name in ("event_engine", "lifeguard")]
+        assert grpcs
+        for each in grpcs + servers():
+            assert os.sched_getaffinity(each) == cores - {core}, names.get(each, "server")
+    assert os.sched_getaffinity(0) == cores
+
+asyncio.run(main())
+"""
+
+
+@several_cores
+def test_a_loop_alone_has_grpc_and_its_server_beside_it() -> None:
+    """In a process where gRPC has no threads yet."""
+    subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=50)
