@@ -140,7 +140,7 @@ class NativeHost:
         # A copy even of a float64 array: the environment may write into its own.
         rewards = np.array(reward, np.float64)
         ended = terminated | truncated
-        any_ended = np.count_nonzero(ended) > 0
+        any_ended = bool(np.count_nonzero(ended))
         plain = not (any_ended or self._any_ended)
         flags = ended.astype(np.uint8)  # 1: TERMINATED
         if not plain:
