@@ -75,10 +75,8 @@ def run_ours(name: str, settings: RunSettings) -> dict[str, Any]:
     """asyncrl itself or a ceiling."""
     if name in ("grpc-echo", "env-only"):
         settings = replace(settings, seconds=min(settings.seconds, 5.0))
-    if name == "inline":
-        settings = replace(
-            settings, core=None, alone=False
-        )  # wherever the kernel puts its threads; the other one has ours' places
+    if name == "inline":  # wherever the kernel puts its threads; `inline-placed` has the places of ours
+        settings = replace(settings, core=None, alone=False)
     return run(MODULES[name], json.loads(settings.to_json()))
 
 

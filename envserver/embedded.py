@@ -34,10 +34,10 @@ def options_from(text: str) -> Options:
     told: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()
     }
-    unknown = sorted(told.keys() - Options.__dataclass_fields__.keys())
+    there = [name for name in Options.__dataclass_fields__ if name != "embedded"]
+    unknown = sorted(told.keys() - set(there))
     if unknown:
-        there = ", ".join(Options.__dataclass_fields__)
-        raise ConfigError(f"no options of an env server: {', '.join(unknown)}; there are {there}")
+        raise ConfigError(f"no options of an env server: {', '.join(unknown)}; there are {', '.join(there)}")
     return Options(**told, embedded=True)
 
 

@@ -26,7 +26,8 @@ def run(options: Options) -> int:
     schedule_for_throughput()
     if options.core is not None and sys.platform == "linux":
         os.sched_setaffinity(0, {options.core})
-    # NumPy comes with gRPC's half of the wire. A relay multiplies no matrices, and threads that wait for some spin.
+    # The server imports NumPy to read specs. It multiplies no matrices, and OpenBLAS's threads spin while they wait for
+    # some (test_the_server_has_no_threads_for_matrices).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from envserver.server import serve

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from asyncrl.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Scheduling:
@@ -34,6 +36,10 @@ class Scheduling:
     batch: bool = True
     core: int | None = None
     alone: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alone and self.core is None:
+            raise ConfigError("Scheduling(alone=True): alone on which core? say core=0")
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,6 @@ _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
 _EMPTY_ROWS = np.zeros(0, _U4)
 _NO_ROWS = np.zeros(0, _U1)
 _FIRST_SOFT = FIRST | SOFT
-# As bytes: flags of rows that have no final observation, as most replies have none at all.
-_WITHOUT_FINAL: Final = bytes(flags for flags in range(256) if flags & (FIRST | NO_TRANSITION | SOFT) != FIRST)
 # The client counts on from what it hears, in 64 bits with a sign.
 MAX_INCARNATION: Final = 2**62
 MAX_REBUILT: Final = 16  # times, of one slot in one step
@@ -159,7 +157,7 @@ def decode(
     message = parse_body(pb.StepResult, body)
     flags = tensors.owned(message.flags, _U1, (num_slots,), "flags")
     rewards = tensors.owned(message.rewards, _F8, (num_slots,), "rewards")
-    final_rows = final_rows_of(flags) if message.flags.translate(None, _WITHOUT_FINAL) else _EMPTY_ROWS
+    final_rows = final_rows_of(flags)
     if message.final_rows != final_rows.tobytes():
         raise RemoteProtocolError("final_rows are not the rows that the flags say")
     leaves = spec.observation.leaves

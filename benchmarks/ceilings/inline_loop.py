@@ -2,7 +2,8 @@
 
 Client ⇄ gRPC bidi stream ⇄ relay process ⇄ socketpair ⇄ lane process, as asyncrl has it, but the messages are raw
 arrays of a size that both ends know: no protobuf, no envelope, no CRC, no acks, no bounds, no errors but a crash; and
-the forward runs on the event loop itself. This is as fast as the shape of the path allows in Python.
+the forward runs on the event loop itself. Its threads are where the kernel puts them, or with `core` and `alone` where
+ours are.
 
 `python -m benchmarks.ceilings.inline_loop '{"env": "CartPole-v1", "lanes": 2, "slots": 256, "policy": "mlp", ...}'`
 """
@@ -165,7 +166,7 @@ async def drive(lane: int, call: Any, layout: Layout, window: Window, policy: An
 
 
 async def client(address: str, settings: RunSettings, layout: Layout, policy: Any, wish: Scheduling) -> MeasuredRun:
-    with scheduled(wish, beside=True):
+    with scheduled(wish, beside=wish.alone):
         opened = bare_channel(address)  # which starts gRPC's threads
     with scheduled(wish):
         return await turns(opened, settings, layout, policy)

@@ -12,6 +12,7 @@ import pytest
 
 from asyncrl.client.connecting import connect
 from asyncrl.client.scheduling import Scheduling, scheduled
+from asyncrl.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these calls")
 
@@ -101,6 +102,12 @@ def test_what_is_beside_a_core_of_its_own_is_on_the_others() -> None:
             assert now() == (os.SCHED_BATCH, wanted)
     with scheduled(Scheduling(core=core)), scheduled(Scheduling(core=core, alone=True), beside=True):
         assert now() == (os.SCHED_BATCH, {core})
+
+
+def test_nobody_is_alone_on_no_core() -> None:
+    """Which one has to be said."""
+    with pytest.raises(ConfigError, match="say core=0"):
+        Scheduling(alone=True)
 
 
 ALONE = """

@@ -1,13 +1,22 @@
-"""Launchers of real lane processes, closed with the test that made them."""
+"""Launchers of real lane processes and socketpairs, closed with the test that made them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
 
+import pytest
 import pytest_asyncio
 
 from envserver.launching import Launcher, NurseryLauncher, make_launcher
 from tests.unit.envserver.wild_env import registry
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
 
 
 @pytest_asyncio.fixture

@@ -133,7 +133,9 @@ def test_options_become_settings() -> None:
 
 def test_without_options_the_defaults_hold() -> None:
     """An alias is all that a server needs, and it then listens on this machine alone."""
-    config = config_from(options("--env", "CartPole-v1"))
+    asked = options("--env", "CartPole-v1")
+    assert asked == Options(env=("CartPole-v1",))  # what programs get that start a server as their child
+    config = config_from(asked)
     assert config == ServerConfig(registry=config.registry, num_envs=64)
     assert config.listen == ("127.0.0.1:50051",)
 

@@ -5,26 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from asyncrl.errors import LocalProtocolError, RemoteProtocolError
 from envserver.lane_protocol import LaneProtocol
 from envserver.lane_socket import BROKEN, HEADER, MAX_BODY_BYTES, BlockingLaneSocket, LaneMessage
+from tests.unit.envserver.framing import packed
 
 BIG = 30_000_000
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
-
-
-def packed(message: LaneMessage) -> bytes:
-    return HEADER.pack(len(message.body), message.deadline_ms, message.kind, message.seq) + message.body
 
 
 async def connected(sock: socket.socket) -> tuple[LaneProtocol, asyncio.Queue[LaneMessage]]:

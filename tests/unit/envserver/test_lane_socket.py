@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from asyncrl.errors import RemoteProtocolError
 from envserver.lane_socket import HEADER, READ_BYTES, BlockingLaneSocket, LaneMessage, MessageBuffer
+from tests.unit.envserver.framing import packed
 
 SIZES = (0, 1, 19, 7168, READ_BYTES - HEADER.size - 1, READ_BYTES - HEADER.size, READ_BYTES, 300_000)
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
-
-
-def packed(message: LaneMessage) -> bytes:
-    return HEADER.pack(len(message.body), message.deadline_ms, message.kind, message.seq) + message.body
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -23,6 +23,22 @@ def test_the_loop_is_uvloops_unless_switched_off(monkeypatch: pytest.MonkeyPatch
     assert running.loop_factory() is None
 
 
+@pytest.mark.parametrize("chosen", [None, "3"])
+def test_the_server_has_no_threads_for_matrices(chosen: str | None) -> None:
+    """It is told before it imports NumPy; who chose a number has it."""
+    code = (
+        "import os, sys, types\nfrom envserver.options import Options\nfrom envserver.running import run\n"
+        "async def serve(config):\n    print(os.environ['OPENBLAS_NUM_THREADS'])\n    return 0\n"
+        "stub = types.ModuleType('envserver.server')\nstub.serve = serve\n"
+        "sys.modules['envserver.server'] = stub\nrun(Options(env=('CartPole-v1',), embedded=True))\n"
+        "print('numpy' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    environment |= {} if chosen is None else {"OPENBLAS_NUM_THREADS": chosen}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout.split() == [chosen or "1", "False"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies")
 @pytest.mark.parametrize(("chosen", "kept"), [("OTHER", "BATCH"), ("IDLE", "IDLE")])
 def test_a_policy_that_the_owner_chose_stays(chosen: str, kept: str) -> None:
